@@ -247,8 +247,9 @@ class HostMonitor(Fields):
         """That the scheduler has ended an agent, as it should have ended that of an earlier start of the job."""
         for end in self._ends():
             if isinstance(end.error, CleanedUpError):
-                # with all processes there; and who has not reported its ports has no tasks
-                self._over |= {end.error.host, *self.hosts} - (self.published.keys() - {end.error.host})
+                # with all processes there; and no host has tasks before all have reported their ports
+                met = self.published.keys() >= set(self.hosts)
+                self._over |= {end.error.host} if met else set(self.hosts)
                 return end.error
         return None
 

@@ -61,6 +61,7 @@ _PROGRESS = 10.0  # seconds after which samples and the progress of tasks are re
 _STEP = 0.005  # seconds between two looks at a record that has to be written before the job goes on
 _LONGEST_PAUSE = 2.0  # seconds; news from hosts, ends of processes and signals end a pause at once
 _PATIENCE = 60.0  # seconds in which the run directory may become writable again, lest the cause is lost
+_CLEANING_UP = 10.0  # seconds in which a scheduler that cleans up too late may also kill what is started after that
 _SETTLING = 2.0  # seconds for the last records of a tear-down; a file system that hangs gets no more
 
 
@@ -259,6 +260,8 @@ class Launcher(Fields):
             )
             hosts = self.allocation.hosts
             again = attempts.following(failure, history, self.restarts, hosts, self.request, here)
+            if isinstance(self._error, CleanedUpError) and not isinstance(again, str):
+                again = again.replace(pause=max(again.pause, _CLEANING_UP))
         if isinstance(again, str):
             done = f"after {counted(history.restarts, 'restart')}" if history.restarts else ""
             return end.noting(again or done), None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gridtf.run.rundir import read_record
 from tests.support.cluster import Bed
 from tests.support.clusterfaults import STUBBORN, begun, ended, finished, no_process_left, started
 
@@ -30,6 +31,25 @@ def test_link_of_the_launcher_s_host_is_cut_and_mended(slurm: Bed) -> None:
     no_process_left(slurm)  # nor of the first attempt, whose launcher Slurm may have killed before its verdict
     view = job.status()
     assert (view["state"], view["attempt"]) == ("COMPLETED", 2)
+
+
+def test_job_whose_second_start_is_killed_instead_of_the_first_starts_once_more(slurm: Bed) -> None:
+    """Slurm starts it as soon as the host behind the cut link is back, and tells that host late to end the first start;
+    where it does so in time, the second start completes."""
+    job = started(slurm, command="[ $GRIDTF_ATTEMPT = 1 ] || exec sleep 6; sleep 300")
+    slurm.cut("n3")
+
+    def waits_for_the_host() -> bool:
+        reason = slurm.run("login", "squeue", "--noheader", "--format=%T %r", f"--jobs={job.id}").stdout
+        return reason.startswith("PENDING") and "BeginTime" not in reason
+
+    job.until(waits_for_the_host, "it to need nothing but n3")
+    with begun(job, "wait") as waits:
+        slurm.mend("n3")
+        assert f"fault ({job.id}): COMPLETED" in finished(waits, 0, seconds=90)
+    first, *_, last = (read_record(attempt.verdict) or {} for attempt in job.run.attempts())
+    assert (first["state"], last["state"]) == ("NODE_FAIL", "COMPLETED")
+    no_process_left(slurm)
 
 
 def test_cut_link_of_a_host_is_a_node_failure(slurm: Bed) -> None:

@@ -256,8 +256,12 @@ def parse_failure(code: int, printed: Sequence[str], restarts: int = 0) -> Agent
         if line.startswith(_ABORTED):
             break
         if failed := _NOT_LAUNCHED.match(line):
-            what = f"Slurm could not start the agent on host {failed[1]}"
-            return AgentEnd(code, failed[1], (), SchedulerError(what, why=failed[2].strip()))
+            host, why = failed[1], failed[2].strip()
+            if restarts and "credential revoked" in why:
+                what = f"host {host} takes nothing of the job ({why}), as when Slurm cleans up after an earlier start"
+                return AgentEnd(code, host, (), _cleaned_up(host, what))
+            what = f"Slurm could not start the agent on host {host}"
+            return AgentEnd(code, host, (), SchedulerError(what, why=why))
         match = _TASK_ENDED.match(line)
         if match is None:
             continue
@@ -269,13 +273,17 @@ def parse_failure(code: int, printed: Sequence[str], restarts: int = 0) -> Agent
             break  # a host was faster to end its part of a cancelled step than srun was told of it
         if how == "Killed" and restarts:  # seen after a cut link, seconds into the second start
             what = f"all of the job on host {host} was killed, as by Slurm when it cleans up after an earlier start"
-            error = CleanedUpError(what)
-            error.host = host
-            return AgentEnd(code, host, (), error)
+            return AgentEnd(code, host, (), _cleaned_up(host, what))
         return AgentEnd(int(exited[1]) if exited else -signal.SIGKILL, host)
     if aborted:
         return AgentEnd(-signal.SIGTERM, None, (), _cancelled(printed))
     return AgentEnd(code, None, tuple(line for line in printed if line.startswith("srun: error:"))[:3])
+
+
+def _cleaned_up(host: str, what: str) -> CleanedUpError:
+    error = CleanedUpError(what)
+    error.host = host
+    return error
 
 
 def _cancelled(printed: Sequence[str]) -> TerminatedError:

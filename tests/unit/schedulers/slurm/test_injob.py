@@ -300,6 +300,11 @@ def test_parse_failure_of_a_restarted_job_tells_late_clean_up() -> None:
     late = injob.parse_failure(137, KILLED, restarts=1)
     assert isinstance(late.error, CleanedUpError)
     assert late.error.host == late.host
+    revoked = ["srun: error: Task launch for StepId=2.0 failed on node n3: Job credential revoked"]
+    error = injob.parse_failure(1, revoked, restarts=1).error
+    assert isinstance(error, CleanedUpError)
+    assert error.host == "n3"
+    assert not isinstance(injob.parse_failure(1, revoked).error, CleanedUpError)
     assert injob.parse_failure(137, KILLED).error is None
     assert injob.parse_failure(75, ["srun: error: n3: task 2: Exited with exit code 75"], restarts=1) == AgentEnd(
         75, "n3"
