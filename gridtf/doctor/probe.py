@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 NAME = "gridtf-probe"
 _NODES = 2
 PATIENCE = 120.0  # seconds for the job to start
-_WALLTIME, _WALLTIME_WITH_END = "3:00", "6:00"
+_WALLTIME, _WALLTIME_WITH_END = "3m", "6m"
 _RUNS = 240.0  # seconds after its start until the job must have ended: the walltime, and what schedulers add to it
 _GRACE = measure.END_LIMIT  # so that it is the scheduler that ends tasks
 _START_TIMEOUT = 60.0

@@ -11,7 +11,7 @@ from gridtf.text import plain, toml_key
 _WIDTH = 100
 _PROFILE = (
     Setting("nodes", 1, "for jobs with --profile test", "profiles.test", example=True),
-    Setting("time", "10:00", "", "profiles.test", example=True),
+    Setting("time", "10m", "", "profiles.test", example=True),
 )
 _LIMITS = (
     Setting(

@@ -195,6 +195,7 @@ _WITH_JOB = "address cancel logs monitor output report resume stacks status tens
 # Commands, their options elsewhere, and what to write.
 _OF_COMMANDS = (
     (_WITH_JOB, "j job jobid job_id id name J", "write the job without an option: {}"),
+    ("cancel", "n", "write the job without an option: {}"),
     ("logs", "t", "write --task {}"),
     (
         "cancel",
@@ -288,7 +289,8 @@ def of_argument(prog: str, word: str) -> str:
     name = prog.rpartition(" ")[2]
     if name == "logs" and re.fullmatch(r"([a-z_]+:)?\d+", word):
         return f"write --task {word if ':' in word else f'worker:{word}'}"
-    return f"{prog} takes one job; write the command once for each" if name in _WITH_JOB.split() else ""
+    one = name in _WITH_JOB.split() and name not in ("address", "report")
+    return f"{prog} takes one job; write the command once for each" if one else ""
 
 
 def as_program(words: Sequence[str]) -> list[str] | None:

@@ -217,13 +217,6 @@ def test_no_python_with_gridtf_is_an_error(bash: Bash, tmp_path: Path, call: str
     )
 
 
-@pytest.mark.parametrize("call", ["gridtf_run -- true", "gridtf_join", "gridtf_exec"])
-def test_gridtf_python_that_is_no_program_is_an_error(bash: Bash, tmp_path: Path, call: str) -> None:
-    missing = str(tmp_path / "python")
-    error = f"gridtf: GRIDTF_PYTHON is {missing}, which is no program on host {os.uname().nodename}\n"
-    assert ended(bash(f"{call} || echo code $?", python=missing)) == (0, "code 1\n", error)
-
-
 def test_user_modules_in_the_working_folder_are_not_imported(bash: Bash, tmp_path: Path) -> None:
     for name in ("random", "logging", "json", "signal", "ctypes", "argparse", "tomllib", "socket", "filelock"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')\n")

@@ -59,7 +59,7 @@ def _check(plan: Plan, limit: float) -> tuple[str, ...]:
     gpu = gpu_resource(plan.request)
     requested = Requested.of(plan.request, plan.spec, gpu)
     script = plan.script
-    notes: list[str] = []
+    notes = not_array(plan.spec)
     if excluded := plan.request.options.get("exclude"):
         check_excluded(excluded, known_names("-sel"))
     answer = _verify("v", script, limit=limit)
@@ -216,6 +216,15 @@ def name_pes(error: SpecError, plan: Plan) -> None:
 
 
 # --- what qsub does not know -----------------------------------------------------------------------------------
+
+
+def not_array(spec: JobSpec) -> list[str]:
+    """A note on a walltime that has the form of array tasks: qsub(1), -t. Pure."""
+    time = str(spec.time)
+    if not re.fullmatch(r"(?a)\d+-\d+(:\d+)?", time):
+        return []
+    meant = format_walltime(spec.walltime or 0)
+    return [f"time: {time} is the walltime {meant}; array tasks, as of qsub -t, are written --native='-t {time}'"]
 
 
 def check_pes(matching: Sequence[PE], requested: Requested) -> list[str]:

@@ -473,6 +473,13 @@ def test_unsuitable_parallel_environment_names_suitable_ones(monkeypatch: pytest
     assert [argv[0] for argv in commands.calls].count("qsub") == 3  # each uses up a job id
 
 
+def test_walltime_like_the_array_tasks_of_qsub_has_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "run", Commands())
+    (note,) = advice.check(plan("sge", name="x", time="1-10"))
+    assert note == "time: 1-10 is the walltime 1-10:00:00; array tasks, as of qsub -t, are written --native='-t 1-10'"
+    assert advice.check(plan("sge", name="x", time="1:00:00")) == ()
+
+
 def test_check_of_resources_reported_by_load_sensors(monkeypatch: pytest.MonkeyPatch) -> None:
     unknown = '(-l mem_free=1M) cannot run in queue "all.q@n4" because job requests unknown resource (mem_free)'
     commands = Commands(v=Answer(1, "", NO_QUEUES.format(unknown)))
