@@ -115,7 +115,9 @@ class CleanedUpError(GridtfError):
         host: The host.
     """
 
-    host = ""
+    def __init__(self, what: str, *, why: str = "", hint: str = "", host: str = "") -> None:
+        super().__init__(what, why=why, hint=hint)
+        self.host = host
 
 
 _SLIP = 0.9  # by difflib; one wrong letter in a long word, beside which less similar words are no help

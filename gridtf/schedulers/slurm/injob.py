@@ -259,7 +259,7 @@ def parse_failure(code: int, printed: Sequence[str], restarts: int = 0) -> Agent
             host, why = failed[1], failed[2].strip()
             if restarts and "credential revoked" in why:
                 what = f"host {host} takes nothing of the job ({why}), as when Slurm cleans up after an earlier start"
-                return AgentEnd(code, host, (), _cleaned_up(host, what))
+                return AgentEnd(code, host, (), CleanedUpError(what, host=host))
             what = f"Slurm could not start the agent on host {host}"
             return AgentEnd(code, host, (), SchedulerError(what, why=why))
         match = _TASK_ENDED.match(line)
@@ -273,17 +273,11 @@ def parse_failure(code: int, printed: Sequence[str], restarts: int = 0) -> Agent
             break  # a host was faster to end its part of a cancelled step than srun was told of it
         if how == "Killed" and restarts:  # seen after a cut link, seconds into the second start
             what = f"all of the job on host {host} was killed, as by Slurm when it cleans up after an earlier start"
-            return AgentEnd(code, host, (), _cleaned_up(host, what))
+            return AgentEnd(code, host, (), CleanedUpError(what, host=host))
         return AgentEnd(int(exited[1]) if exited else -signal.SIGKILL, host)
     if aborted:
         return AgentEnd(-signal.SIGTERM, None, (), _cancelled(printed))
     return AgentEnd(code, None, tuple(line for line in printed if line.startswith("srun: error:"))[:3])
-
-
-def _cleaned_up(host: str, what: str) -> CleanedUpError:
-    error = CleanedUpError(what)
-    error.host = host
-    return error
 
 
 def _cancelled(printed: Sequence[str]) -> TerminatedError:

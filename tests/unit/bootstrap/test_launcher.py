@@ -580,9 +580,9 @@ def test_job_that_is_cleaned_up_after_its_earlier_start_starts_once_more_by_itse
     attempt.cluster.status = JobStatus(JobState.NODE_FAIL, "h1 has failed", requeued=True)
     attempt.at(5, lambda: attempt.system.receive(signal.SIGTERM))
     attempt.launch()
-    error = CleanedUpError("all of the job there was killed")
-    error.host = "h1"
-    attempt.cluster.agents["h1"].end = AgentEnd(137, "h1", (), error)
+    attempt.cluster.agents["h1"].end = AgentEnd(
+        137, "h1", (), CleanedUpError("all of the job there was killed", host="h1")
+    )
     made = attempt.launcher
     of = (made.request, attempt.cluster, "4711", attempt.system, made.listener_of, made.recorder_of)
     supervise(Launcher(attempt.run, attempt.spec, *of))
