@@ -219,9 +219,13 @@ def without_python(bed: Bed, host: str) -> AbstractContextManager[None]:
 
 @contextmanager
 def full_tmp(bed: Bed, host: str) -> Iterator[None]:
-    with mounted(bed, host, "-t", "tmpfs", "-o", "size=4k,mode=1777", "none", "/tmp"):
-        admin(bed, "sh", "-c", "cat /dev/zero >/tmp/full; test -s /tmp/full", host=host)
+    # the host's own file system: another one in its place might hide the checkout
+    fill = "mount -o remount,size=1m /tmp && cat /dev/zero >/tmp/full; test -s /tmp/full"
+    admin(bed, "sh", "-c", fill, host=host)
+    try:
         yield
+    finally:
+        admin(bed, "sh", "-c", "rm /tmp/full && mount -o remount,size=50% /tmp", host=host)
 
 
 _KILLED = "killed by SIGKILL"
