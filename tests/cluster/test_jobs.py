@@ -72,7 +72,8 @@ def test_script_that_another_user_exchanges_is_not_run(bed: Bed, way: str) -> No
             finally:
                 attack.kill()
     queue = {"slurm": ["squeue", "--noheader", "--user=alice"], "sge": ["qstat", "-u", "alice"]}[bed.kind]
-    await_("the queue is empty", lambda: not bed.run("login", *queue).stdout, PATIENCE)
+    # a job waits a minute for a folder that is gone
+    await_("the queue is empty", lambda: not bed.run("login", *queue).stdout, 2 * PATIENCE)
     assert not ran.exists()
 
 

@@ -176,7 +176,7 @@ def test_script_that_another_user_exchanges_is_not_run(strangers: Strangers, ent
         assert attack.stdout.readline() == "ready\n"
         strangers.gridtf("submit", "--run-dir", run, "--", "true", cwd=project)
         assert attack.wait(LIMIT) == 0, attack.stderr and attack.stderr.read()
-    until(lambda: not strangers.jobs(), "the end of the job")
+    until(lambda: not strangers.jobs(), "the end of the job", LIMIT)  # it waits a minute for a folder that is gone
     assert not strangers.ran.exists()
 
 
