@@ -256,10 +256,10 @@ class Attempt:
             raise cannot("write", self.verdict, error) from None
 
 
-def run_dir_of(log: Path) -> Path:
-    """The run directory that the log of a job, or of an element of a job array, lies in. Pure."""
+def run_dirs_of(log: Path) -> list[Path]:
+    """The run directories that the log of a job may lie in: that of a job array first, then its folder. Pure."""
     folder = log.parent
-    return folder.parents[1] if folder.parent.name == RunDir(folder).elements.name else folder
+    return [*([folder.parents[1]] if folder.parent.name == RunDir(folder).elements.name else []), folder]
 
 
 def mark(path: Path, text: str) -> bool:

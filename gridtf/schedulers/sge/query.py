@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf.errors import SchedulerError
-from gridtf.run.rundir import RUN_ROOT, run_dir_of
+from gridtf.run.rundir import RUN_ROOT, run_dirs_of
 from gridtf.schedulers.api import JobIdentity, JobStatus, Plan
 from gridtf.schedulers.batch import WORST_FIRST, Answer, array_status, indices, whole
 from gridtf.schedulers.sge import scheduler
@@ -135,7 +135,7 @@ def submitted(plan: Plan) -> JobIdentity | None:
     if answer.code:
         return None
     jobs = xml_tree(answer.out, "qstat -xml -j").findall("./djob_info/*")
-    ours = [job for job in jobs if run_dir_of(Path(job.findtext(_LOG, ""))) == plan.run_dir]
+    ours = [job for job in jobs if plan.run_dir in run_dirs_of(Path(job.findtext(_LOG, "")))]
     latest = max(filter(None, (whole(job.findtext("JB_job_number", "").strip()) for job in ours)), default=None)
     return JobIdentity(str(latest)) if latest else None
 
@@ -628,7 +628,7 @@ def run_dirs(job_id: str) -> list[Path]:
     answer = scheduler.run(["qstat", "-j", job_id.partition(".")[0]], limit=20.0)
     values = {} if answer.code else dict(re.findall(r"^(\w+): +(\S.*?) *$", answer.out, re.MULTILINE))
     log = values.get("stdout_path_list", "").rpartition(":")[2]  # NONE:NONE:/runs/x/job.log
-    folders = [run_dir_of(Path(log))] if log else []
+    folders = run_dirs_of(Path(log)) if log else []
     cwd = values.get("cwd") or values.get("sge_o_workdir")
     if cwd and "job_name" in values:
         folders.append(Path(cwd, RUN_ROOT, f"{values['job_name']}-{job_id}"))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gridtf.errors import SchedulerError
 from gridtf.files import user_name
 from gridtf.host.processes import killed_by
-from gridtf.run.rundir import RUN_ROOT, run_dir_of
+from gridtf.run.rundir import RUN_ROOT, run_dirs_of
 from gridtf.schedulers.api import JobIdentity, JobStatus
 from gridtf.schedulers.batch import array_status, whole
 from gridtf.schedulers.slurm.hostlist import expand
@@ -239,7 +239,7 @@ def parse_run_dirs(text: str, job_id: str) -> list[Path]:
     for line in text.splitlines():
         if _is(line, job_id):
             shown = dict(re.findall(r"\s(JobName|StdOut|WorkDir)=(.+?)(?=\s[A-Za-z]+=|\s*$)", line))
-            found += [run_dir_of(Path(shown["StdOut"]))] if "StdOut" in shown else []
+            found += run_dirs_of(Path(shown["StdOut"])) if "StdOut" in shown else []
             if "JobName" in shown and "WorkDir" in shown:
                 found.append(Path(shown["WorkDir"], RUN_ROOT, f"{shown['JobName']}-{job_id}"))
     return found

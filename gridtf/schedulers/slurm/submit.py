@@ -9,7 +9,7 @@ from pathlib import Path
 from gridtf.errors import SpecError
 from gridtf.jobspec.request import Component, Request
 from gridtf.jobspec.units import format_walltime
-from gridtf.run.rundir import RunDir, run_dir_of
+from gridtf.run.rundir import RunDir, run_dirs_of
 from gridtf.schedulers.api import JobIdentity, Plan
 from gridtf.schedulers.batch import EXCLUDE, NOTIFY, mail, native, word
 
@@ -218,5 +218,5 @@ def parse_logs(output: str, run_dir: Path) -> JobIdentity | None:
     """Find the job that has its log in a run directory in lines of squeue such as ``4711 /runs/x/job.log``."""
     rows = (line.strip().partition(" ") for line in output.splitlines())
     logs = ((number, Path(log.strip().replace("%%", "%"))) for number, _, log in rows if number.isdecimal())
-    ids = [int(number) for number, log in logs if run_dir_of(log) == run_dir]
+    ids = [int(number) for number, log in logs if run_dir in run_dirs_of(log)]
     return JobIdentity(str(min(ids))) if ids else None  # of a heterogeneous job, that of the first component

@@ -19,7 +19,17 @@ import pytest
 from gridtf.errors import RunDirError
 from gridtf.files import user_name
 from gridtf.run import recordtypes, rundir
-from gridtf.run.rundir import Attempt, RunDir, is_listed, read_private, read_record, read_text, write_record, write_text
+from gridtf.run.rundir import (
+    Attempt,
+    RunDir,
+    is_listed,
+    read_private,
+    read_record,
+    read_text,
+    run_dirs_of,
+    write_record,
+    write_text,
+)
 from gridtf.run.tail import last_lines
 from tests.support.python import environment, python
 
@@ -514,3 +524,9 @@ def test_failed_write_of_the_verdict_is_reported(attempt: Attempt, monkeypatch: 
     monkeypatch.setattr(os, "fsync", fails_with(errno.EIO))
     with pytest.raises(RunDirError, match=r"cannot write .*verdict\.json"):
         attempt.write_verdict({"state": "FAILED"})
+
+
+@pytest.mark.parametrize("run", [RunDir("/runs/x"), RunDir("/runs/array/x")], ids=["usual", "below array"])
+def test_run_directory_of_a_log(run: RunDir) -> None:
+    assert run_dirs_of(run.log)[-1] == run.path
+    assert run_dirs_of(RunDir(run.elements / "3").log) == [run.path, run.elements / "3"]

@@ -316,7 +316,7 @@ def test_texts_of_the_user_are_not_parsed_as_fields() -> None:
 )
 def test_parse_run_dirs(shown: str, places: list[str]) -> None:
     assert [str(place) for place in query.parse_run_dirs(shown, "7")] == places
-    element = ["/r", "/h/gridtf-runs/x-7_3"] if "ArrayJobId" in shown else []
+    element = ["/r", "/r/array/3", "/h/gridtf-runs/x-7_3"] if "ArrayJobId" in shown else []
     assert [str(place) for place in query.parse_run_dirs(shown, "7_3")] == element
 
 
