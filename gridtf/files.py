@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from gridtf.errors import UsageError
@@ -71,6 +72,28 @@ def user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+@contextlib.contextmanager
+def opened(folder: str | Path) -> Iterator[int]:
+    """A descriptor of a folder: the same one, whatever another user puts in its place. No link is followed."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def empty(folder: int) -> None:
+    """Remove all that is in a folder, given by its descriptor. No link in it is followed.
+
+    Raises:
+        OSError: When something in it cannot be removed.
+    """
+    for _, folders, names, place in os.fwalk(".", topdown=False, dir_fd=folder):
+        for name in (*folders, *names):
+            kind = os.lstat(name, dir_fd=place).st_mode
+            (os.rmdir if stat.S_ISDIR(kind) else os.unlink)(name, dir_fd=place)
 
 
 def unnamed(text: str) -> BinaryIO:

@@ -448,6 +448,12 @@ class Agent(Fields):
         mine = plan.on(self.host)
         runs_gridtf = any(environment.runs_gridtf(plan, task) for task in mine)
         place = self._local_dir or self.attempt.path / "python" / self.host
+        if runs_gridtf and self._local_dir is None and not local_dir.is_safe(self.attempt.path):
+            raise RunDirError(
+                f"no folder for Python modules can be made in /tmp on host {self.host}",
+                why="other users may rename folders above the run directory, which would do as well",
+                hint="is that disk full? otherwise choose a run root of yours alone with --run-root",
+            )
         package = environment.package_folder(place) if runs_gridtf else Path()
         scheduler = self.scheduler_of(plan.request.scheduler)
         hook = local_dir.add_hook(self._local_dir) if self._local_dir and plan.spec.hook else None

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from gridtf import files
 from gridtf.contract import NOTICE, checkpoints_name, exception_name, progress_name
 from gridtf.errors import RunDirError
 from gridtf.run import recordtypes
@@ -22,6 +23,7 @@ from gridtf.run.rundir import Record, read_record
 
 _HOOK = Path(__file__).resolve().parents[1] / "hook" / "sitecustomize.py"
 _COMMON = "/tmp"  # noqa: S108 - the name of the folder cannot be guessed, and one that exists is not used
+_NOBODY = 65534  # the owner of root's files in a container that does not map root
 # Shared with forked processes alone, such as an agent, whose parent removes the folder where that is killed.
 # Other users cannot see it, unlike the nonce.
 _SECRET = os.urandom(8).hex()
@@ -31,7 +33,9 @@ _held: list[int] = []  # locks on the folders of this process, which end with it
 
 
 def places(environ: Mapping[str, str], nonce: str, host: str) -> tuple[Path, ...]:
-    """Where the folder may be: below TMPDIR, or below /tmp where a job has the TMPDIR of another host. Pure.
+    """Where the folder may be: below TMPDIR, or else below /tmp, as where a job has the TMPDIR of another host.
+
+    Not where another user may exchange a folder above it: Python programs of tasks import from it.
 
     Args:
         environ: The environment of a process of gridtf on that host.
@@ -39,7 +43,20 @@ def places(environ: Mapping[str, str], nonce: str, host: str) -> tuple[Path, ...
         host: The host, as the allocation calls it; several may be one machine.
     """
     parents = dict.fromkeys((environ.get("TMPDIR") or _COMMON, _COMMON))
-    return tuple(Path(parent, f"gridtf-{nonce}-{host}-{_SECRET}") for parent in parents)
+    return tuple(Path(parent, f"gridtf-{nonce}-{host}-{_SECRET}") for parent in parents if is_safe(parent))
+
+
+def is_safe(folder: str | Path) -> bool:
+    """Whether only this user and root may rename a folder, and those above it."""
+    path = Path(os.path.abspath(folder))  # noqa: PTH100 - without a look at links
+    for each in (path.resolve(), path):
+        for above in (each, *each.parents):
+            with contextlib.suppress(OSError):
+                status = above.stat()
+                shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
+                if shared or status.st_uid not in (0, _NOBODY, os.geteuid()):
+                    return False
+    return True
 
 
 def make(folders: Iterable[Path]) -> Path | None:
@@ -90,7 +107,7 @@ def _remove_left(own: Path) -> None:
         folder = own.parent / name
         with contextlib.suppress(OSError):
             status = folder.lstat()
-            plain = stat.S_ISDIR(status.st_mode) and stat.S_IMODE(status.st_mode) == 0o700
+            plain = stat.S_ISDIR(status.st_mode) and status.st_mode & 0o777 == 0o700
             if plain and status.st_uid == user and time.time() - status.st_mtime > _LEFT:
                 lock = _locked(folder)
                 remove([folder])
@@ -183,10 +200,7 @@ def remove(folders: Iterable[Path]) -> None:
     By descriptors, and only a folder of this user: nothing that somebody has put in its place meanwhile is followed.
     """
     for folder in folders:
-        with contextlib.suppress(OSError):
-            if os.lstat(folder).st_uid == os.geteuid():
-                for _, names, files, place in os.fwalk(folder, topdown=False):
-                    for name in (*names, *files):
-                        kind = os.lstat(name, dir_fd=place).st_mode
-                        (os.rmdir if stat.S_ISDIR(kind) else os.unlink)(name, dir_fd=place)
+        with contextlib.suppress(OSError), files.opened(folder) as descriptor:
+            if os.fstat(descriptor).st_uid == os.geteuid():
+                files.empty(descriptor)
                 os.rmdir(folder)  # noqa: PTH106

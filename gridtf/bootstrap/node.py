@@ -8,6 +8,7 @@ slurmstepd or sge_shepherd does elsewhere.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from collections.abc import Callable, Sequence
 
@@ -46,10 +47,9 @@ def run_job(arguments: Sequence[str]) -> int:
     path, kill_grace, walltime = arguments
     processes.block_signals()
     processes.become_subreaper()
-    system = System()
-    # not its path in the run directory, where another user may put another script
-    script = ["bash", f"/proc/{system.pid}/fd/{_STDIN}"]
-    JobRunner(RunDir(path), float(kill_grace), system).run(script, int(walltime))
+    # not by its path in the run directory, where another user may put another script
+    script = os.dup(_STDIN)
+    JobRunner(RunDir(path), float(kill_grace), System()).run(["bash", f"/dev/fd/{script}"], int(walltime), [script])
     return 0
 
 
@@ -66,28 +66,29 @@ class JobRunner(Fields):
     grace: float
     system: System
 
-    def run(self, command: Sequence[str], walltime: int) -> None:
+    def run(self, command: Sequence[str], walltime: int, keep: Sequence[int] = ()) -> None:
         """Run the script, again where its launcher asks for that, then write ended.json.
 
         Args:
             command: The command line of the script.
             walltime: Seconds after which a start of it is ended; 0: never.
+            keep: Descriptors that it inherits.
         """
-        end = self._run_once(command, walltime)
+        end = self._run_once(command, walltime, keep)
         while end["exit"] == AGAIN_CODE and not end["told"] and self._goes_on():
-            end = self._run_once(command, walltime)
+            end = self._run_once(command, walltime, keep)
         try:
             write_record(self.run_dir.ended, end)
         except RunDirError as error:
             self.system.log(str(error))
 
-    def _run_once(self, command: Sequence[str], walltime: int) -> Record:
+    def _run_once(self, command: Sequence[str], walltime: int, keep: Sequence[int]) -> Record:
         """Run the script once. Returns how it has ended, for ended.json."""
         end: Record = {"exit": None, "signal": None, "told": None, "error": None}
         env = {**self.system.environ, RUNNER_PID: str(self.system.pid)}
         try:
             # The alarm outlives exec: it ends set-up lines that hang, and reaches the launcher after them.
-            script = self.system.start(command, env, death=signal.SIGTERM, alarm=walltime)
+            script = self.system.start(command, env, keep=keep, death=signal.SIGTERM, alarm=walltime)
         except OSError as error:
             end["error"] = f"{command[0]} cannot be started: {error.strerror}"
             self.system.log(end["error"])

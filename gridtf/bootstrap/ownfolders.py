@@ -85,8 +85,10 @@ def told(tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> str:
     if not found:
         return ""
     first, folder = found[0]
-    names = some([task.name for task, _ in found], most=2)
-    return f"checkpoints of {names} are in {folder} on {first.host}, which no other host sees"
+    same = [task.name for task, where in found if (where, task.host) == (folder, first.host)]
+    others = [task.name for task, _ in found if task.name not in same]
+    also = f", and those of {some(others, most=2)} in folders of their hosts" if others else ""
+    return f"checkpoints of {some(same, most=2)} are in {folder} on {first.host}, which no other host sees{also}"
 
 
 def noted(end: Verdict, tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> Verdict:

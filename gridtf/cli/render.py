@@ -94,7 +94,7 @@ def _about(plan: Plan, command: Sequence[str]) -> str:
         f"name           {plan.spec.title}",
         f"scheduler      {plan.scheduler}",
         f"run directory  {plan.run_dir}{' (already exists: submit would refuse it)' if taken else ''}",
-        f"submit with    {shlex.join(command)} < {script}",
+        f"submit runs    {shlex.join(command)} < {script}",
         f"resources      {'; '.join([_resources(request, plan.spec.cpus_per_task, slots), *_components(request)])}",
         f"tasks          {', '.join(_tasks(request))}",
         "values",

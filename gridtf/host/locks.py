@@ -18,6 +18,9 @@ from gridtf.text import plain
 _LONGEST = 107  # bytes of a socket's name after the NUL
 _LONGEST_LOCK = 40  # leaves room for a note after it
 _NAMES = Path("/proc/net/unix")
+_LISTENS = b"00010000"  # its flags of a socket that does: __SO_ACCEPTCON
+_LOOKS = 4096  # connections that nobody accepts: net.core.somaxconn since Linux 5.4
+_known: dict[bytes, tuple[bytes, str]] = {}  # lock -> the inode of its socket, and its holder
 
 
 def hold(name: str, note: str) -> tuple[int, ...] | None:
@@ -43,7 +46,10 @@ def hold(name: str, note: str) -> tuple[int, ...] | None:
 def holder(name: str) -> str:
     """Describe the holder of a lock, in one line: its user as the kernel reports it, and its note."""
     address = _address(name)
-    peer = _peer(address)
+    inode, told = _known.get(address, (b"", ""))
+    if inode and inode == _inode(address):  # a job looks each second, and each connection stays in the holder's queue
+        return told
+    inode, peer = _inode(address), _peer(address)
     if peer is None:
         return "held by another process"
     pid, uid = peer
@@ -51,8 +57,12 @@ def holder(name: str) -> str:
     note_address = next((candidate for candidate in _notes(address) if _peer(candidate) == peer), b"")
     note = plain(note_address[len(address) + 1 :].decode(errors="replace"))
     if uid == os.geteuid():
-        return note or f"process {pid}"
-    return f"user {user_name(uid)}, process {pid}" + (f", which calls itself {note}" if note else "")
+        told = note or f"process {pid}"
+    else:
+        told = f"user {user_name(uid)}, process {pid}" + (f", which calls itself {note}" if note else "")
+    if note:  # it may come later than the lock
+        _known[address] = inode, told
+    return told
 
 
 def _address(name: str) -> bytes:
@@ -76,7 +86,7 @@ def _bind(address: bytes) -> int | None:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as bound:
             bound.bind(b"\0" + address)
-            bound.listen()  # so that other processes can connect and see the peer
+            bound.listen(_LOOKS)  # so that other processes can connect and see the peer
             return bound.detach()
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
@@ -99,11 +109,21 @@ def _peer(address: bytes) -> tuple[int, int] | None:
     return pid, uid
 
 
+def _inode(address: bytes) -> bytes:
+    """The inode of the socket that listens at a name; empty where none is seen."""
+    rows = (line.split(None, 7) for line in _listed())
+    return next((row[6] for row in rows if row[7:] == [b"@" + address] and row[3] == _LISTENS), b"")
+
+
 def _notes(address: bytes) -> list[bytes]:
-    """Names of all sockets that may be notes of this one, whose leading NUL /proc/net/unix shows as an @."""
+    """Names of all sockets that may be notes of this one."""
+    begins = b" @" + address + b" "
+    return [line[line.index(begins) + 2 :] for line in _listed() if begins in line]
+
+
+def _listed() -> list[bytes]:
+    """Lines of /proc/net/unix, which shows the leading NUL of a name as an @."""
     try:
-        lines = _NAMES.read_bytes().splitlines()
+        return _NAMES.read_bytes().splitlines()
     except OSError:
         return []
-    begins = b" @" + address + b" "
-    return [line[line.index(begins) + 2 :] for line in lines if begins in line]

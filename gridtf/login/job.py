@@ -18,7 +18,7 @@ from gridtf.observe.jobs import read_submitted
 from gridtf.observe.state import JobView, output_dir
 from gridtf.observe.watch import Watch
 from gridtf.run import recordtypes, registry
-from gridtf.run.rundir import Record, RunDir, allowed, is_ours, owner, read_private, write_record
+from gridtf.run.rundir import Record, RunDir, allowed, is_ours, owner, read_private, read_record, write_record
 from gridtf.schedulers import answers
 from gridtf.schedulers.api import JobIdentity
 
@@ -358,7 +358,7 @@ def _known_to_the_scheduler(job: str, error: NotFoundError) -> Job:
     with contextlib.suppress(SchedulerError):
         places = schedulers.get(name).run_dirs(job)
     for place in places:
-        if registry.is_run(place):
+        if registry.is_run(place) and _is_of(place, job):
             found = Job(place)
             found._named = {"scheduler": name, "job_id": job}
             return found
@@ -366,6 +366,12 @@ def _known_to_the_scheduler(job: str, error: NotFoundError) -> Job:
         why, hint = f"{name} knows it, but it has no run directory", "use the scheduler's own commands"
         raise NotFoundError(f"job {job} was not started by gridtf", why=why, hint=hint) from None
     raise error
+
+
+def _is_of(place: Path, job_id: str) -> bool:
+    """Whether a run directory is that of a job, or of its array: any job may have its log there."""
+    record = read_record(RunDir(place).submitted, recordtypes.Submitted) or {}
+    return re.fullmatch(rf"{re.escape(str(record.get('job_id', job_id)))}([._].*)?", job_id) is not None
 
 
 def _cancel(scheduler: str, job: JobIdentity, *, force: bool = False) -> None:

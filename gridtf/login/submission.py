@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gridtf import resources, schedulers
+from gridtf import files, resources, schedulers
 from gridtf.errors import MaybeSubmittedError, RunDirError, SpecError
 from gridtf.jobspec import config, precheck
 from gridtf.jobspec.spec import JobSpec, container_path, need_program, need_walltime
@@ -60,14 +60,9 @@ def submit(
         MaybeSubmittedError: When it is unknown whether the scheduler accepted the job.
     """
     plan = _make_run_dir(prepare(spec, sources, trusted))
-    try:
+    with _guarded(plan.run_dir):
         claim(plan.run_dir)
         submitted, notes = _hand_over(plan.replace(script=script(plan)), command(plan))
-    except MaybeSubmittedError:
-        raise
-    except BaseException:
-        remove(plan.run_dir)
-        raise
     try:
         registry.add(plan.run_dir, submitted, os.environ)
     except RunDirError as error:  # the job itself runs
@@ -223,6 +218,25 @@ def _interrupted(plan: Plan) -> MaybeSubmittedError:
     )
     error.exit_code = 130
     return error
+
+
+@contextlib.contextmanager
+def _guarded(run_dir: Path) -> Iterator[None]:
+    """Remove a new run directory after an error of its submission: itself, and not what another user, who may rename
+    folders above it, has put in its place."""
+    with files.opened(run_dir) as descriptor:
+        if os.listdir(descriptor):
+            raise RunDirError(f"{run_dir} is new, and not empty: another user has exchanged a folder above it")
+        try:
+            yield
+        except MaybeSubmittedError:
+            raise
+        except BaseException:
+            with contextlib.suppress(OSError):
+                files.empty(descriptor)
+                run_dir.rmdir()
+            remove_default_root(run_dir.parent)
+            raise
 
 
 def remove(run_dir: Path) -> None:

@@ -139,7 +139,11 @@ class LocalScheduler(Scheduler):
         code = _RUNNER.format(root=str(Path(__file__).parents[2]))
         words = [str(run.path), str(spec.kill_grace), str(spec.walltime or 0)]
         try:
-            with unnamed(plan.script) as script, open_log(run.log) as log:
+            script = unnamed(plan.script)
+        except OSError as error:
+            raise SchedulerError(f"cannot write a temporary file: {error.strerror}") from None
+        try:
+            with script, open_log(run.log) as log:
                 runner = subprocess.Popen(
                     [plan.python, "-S", "-c", code, *words],
                     stdin=script,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import signal
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf.errors import SchedulerError
+from gridtf.files import user_name
 from gridtf.run.rundir import RUN_ROOT, run_dirs_of
 from gridtf.schedulers.api import JobIdentity, JobStatus, Plan
 from gridtf.schedulers.batch import WORST_FIRST, Answer, array_status, indices, whole
@@ -130,7 +132,8 @@ def submitted(plan: Plan) -> JobIdentity | None:
     Raises:
         SchedulerError: When the qmaster does not answer.
     """
-    ids = sorted({number for row in rows(_qstat("-s", "a").out) if (number := whole(row.number))})
+    listed = rows(_qstat("-u", user_name(os.getuid()), "-s", "a").out)  # a sge_qstat file may list all users' jobs
+    ids = sorted({number for row in listed if (number := whole(row.number))})
     answer = _qstat("-j", ",".join(map(str, ids[-_MOST_RECENT:]))) if ids else Answer(1, "", "")
     if answer.code:
         return None

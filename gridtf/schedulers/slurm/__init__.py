@@ -202,7 +202,7 @@ class Slurm(batch.CommandScheduler):
         shown = f"--Format=ArrayJobID:20,STDOUT:{_LONGEST_PATH}"
         options = ("--noheader", "--all", "--states=all", f"--user={os.getuid()}")
         answer = self.run(["squeue", *options, shown], limit=self.query_patience)
-        return submit.parse_logs(answer.out, plan.run_dir)
+        return submit.parse_logs(answer.out, plan.run_dir, len(plan.request.components))
 
     def server(self, job: JobIdentity, environ: Mapping[str, str]) -> str:
         return f"{super().server(job, environ)}\n{job.details.get('cluster', '')}"

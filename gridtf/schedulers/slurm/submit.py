@@ -214,9 +214,15 @@ def parse_submitted(output: str) -> tuple[str, str]:
     return (match[1], match[2] or "") if match else ("", "")
 
 
-def parse_logs(output: str, run_dir: Path) -> JobIdentity | None:
-    """Find the job that has its log in a run directory in lines of squeue such as ``4711 /runs/x/job.log``."""
+def parse_logs(output: str, run_dir: Path, components: int = 1) -> JobIdentity | None:
+    """Find the latest job that has its log in a run directory in lines of squeue such as ``4711 /runs/x/job.log``.
+
+    Args:
+        output: The lines; ended jobs may be among them, also of a run directory that has been removed.
+        run_dir: The run directory.
+        components: How many the job has. They have ids one after the other, the first of which is the job's.
+    """
     rows = (line.strip().partition(" ") for line in output.splitlines())
     logs = ((number, Path(log.strip().replace("%%", "%"))) for number, _, log in rows if number.isdecimal())
     ids = [int(number) for number, log in logs if run_dir in run_dirs_of(log)]
-    return JobIdentity(str(min(ids))) if ids else None  # of a heterogeneous job, that of the first component
+    return JobIdentity(str(max(ids) - components + 1)) if ids else None

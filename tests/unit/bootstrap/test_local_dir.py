@@ -120,7 +120,7 @@ def test_folder_that_killed_processes_have_left_is_removed_by_the_next_agent(tmp
 def test_nothing_is_removed_where_others_can_give_a_folder_that_name(tmp_path: Path, mode: int) -> None:
     tmp_path.chmod(mode)
     folder = left(tmp_path, 1)
-    make(tmp_path)
+    assert local_dir.make([tmp_path / f"gridtf-{'b' * 16}-n1-{'e' * 16}"])
     assert folder.exists()
     tmp_path.chmod(mode | stat.S_ISVTX)
     folder.chmod(0o770)  # one that others may have moved here
@@ -129,6 +129,24 @@ def test_nothing_is_removed_where_others_can_give_a_folder_that_name(tmp_path: P
     folder.chmod(0o700)
     local_dir._remove_left(tmp_path / f"gridtf-{'d' * 16}-n1-{'0' * 16}")
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o2775])
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_folder_is_not_made_where_others_can_exchange_one_above_it(tmp_path: Path, mode: int, depth: int) -> None:
+    place, link = tmp_path / "a" / "b", tmp_path / "link"
+    place.mkdir(parents=True)
+    link.symlink_to(place)
+    common = local_dir.places({}, "b" * 16, "n1")
+    assert len(common) == 1
+    for folder in (place, link):
+        (own, *others) = local_dir.places({"TMPDIR": str(folder)}, "b" * 16, "n1")
+        assert (own.parent, tuple(others)) == (folder, common)
+    (place, *place.parents)[depth].chmod(mode)
+    for folder in (place, link):
+        assert local_dir.places({"TMPDIR": str(folder)}, "b" * 16, "n1") == common
+    (place, *place.parents)[depth].chmod(mode | stat.S_ISVTX)
+    assert len(local_dir.places({"TMPDIR": str(place)}, "b" * 16, "n1")) == 2
 
 
 @pytest.mark.root

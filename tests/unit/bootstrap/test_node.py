@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from gridtf.bootstrap import messages
 from gridtf.bootstrap.agent import KILLED, LEFTOVERS, ORPHANED
-from gridtf.bootstrap.node import AgentSupervisor, JobRunner
+from gridtf.bootstrap.node import AgentSupervisor, JobRunner, run_job
 from gridtf.errors import RunDirError
 from gridtf.host.processes import PASSED_ON
 from gridtf.run.rundir import Record, RunDir, read_record, write_record
@@ -282,3 +283,17 @@ def test_killed_agent_of_a_launcher_that_has_ended_leaves_no_process_behind(nonc
 def test_orphans_that_survive_sigkill_are_reported_by_the_exit_code(node: Node) -> None:
     node.system.immortal = {5000}
     assert killed(node, ["task"]) == LEFTOVERS
+
+
+def test_bash_reads_a_job_s_script_from_a_descriptor_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may not look at those of a Python that is not dumpable (proc_pid_fd(5)), as one that only root may read."""
+    started: list[tuple[Sequence[str], Sequence[int]]] = []
+    monkeypatch.setattr(JobRunner, "run", lambda _, command, walltime, keep: started.append((command, keep)))
+    for name in ("block_signals", "become_subreaper"):
+        monkeypatch.setattr(f"gridtf.host.processes.{name}", lambda: None)
+    assert run_job([str(tmp_path), "5", "0"]) == 0
+    ((command, (script,)),) = started
+    assert command == ["bash", f"/dev/fd/{script}"]
+    os.close(script)

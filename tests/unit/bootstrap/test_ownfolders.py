@@ -80,7 +80,7 @@ def test_folder_of_one_host_lies_elsewhere_than_the_run_directory(
     assert System({}).own_folder(Path(folder), Path(shared)) is own
 
 
-WORKERS = [task("worker:0"), task("worker:1", rank=1), task("ps:0")]
+WORKERS = [task("worker:0"), task("worker:1", "h1", rank=1), task("ps:0")]
 
 
 def test_warning_names_the_tasks_the_folder_and_its_host() -> None:
@@ -88,6 +88,9 @@ def test_warning_names_the_tasks_the_folder_and_its_host() -> None:
     warning = "checkpoints of worker:0, ps:0 are in /tmp/logs on h0, which no other host sees"
     assert told(WORKERS, records) == warning
     assert told(WORKERS, {"worker:0": {}}) == ""
+    both = told(WORKERS, {name: {"own_folder": "/tmp/logs"} for name in ("worker:0", "worker:1")})
+    one = "checkpoints of worker:0 are in /tmp/logs on h0, which no other host sees"
+    assert both == f"{one}, and those of worker:1 in folders of their hosts"
     done = noted(Verdict(JobState.COMPLETED, "done", hint="x"), WORKERS, records)
     assert (done.reason, done.hint) == (f"done; {warning}", f"x; {HINT}")
     failed = Verdict(JobState.FAILED, "worker:0 on h0: exit code 1")

@@ -44,7 +44,7 @@ def test_render_prints_the_script_to_stdout_and_the_summary_to_stderr(
         "name           train",
         "scheduler      slurm",
         "run directory  HERE/run",
-        "submit with    sbatch --parsable < HERE/run/job.sh",
+        "submit runs    sbatch --parsable < HERE/run/job.sh",
         "resources      2 hosts, 2 training tasks each, 2 GPUs each, 1 per task",
         "tasks          worker:0 and as many more as fit, ps:0 to ps:1 (served by gridtf), evaluator:0",
         "values",

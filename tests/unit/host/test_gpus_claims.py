@@ -296,14 +296,35 @@ def test_note_of_another_process_is_not_taken_for_the_holders(tmp_path: Path, cl
 def test_connections_to_a_lock_do_not_keep_it_alive(tmp_path: Path) -> None:
     got = claim(1, ["0"], "me", tmp_path)
     with contextlib.ExitStack() as stack:
-        for _ in range(200):  # more than the backlog of the socket
+        for _ in range(200):  # nobody accepts them
             client = stack.enter_context(socket.socket(socket.AF_UNIX))
             client.setblocking(False)
             with contextlib.suppress(BlockingIOError):
                 client.connect(b"\0" + locks._address(f"{tmp_path}-gpu-0"))
-        assert claim(1, ["0"], "you", tmp_path) == Refusal(0, ("GPU 0: held by another process",))
+        assert claim(1, ["0"], "you", tmp_path) == Refusal(0, ("GPU 0: me",))
         release(got)
         release(claim(1, ["0"], "you", tmp_path))
+
+
+def test_holder_of_a_lock_is_connected_to_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that waits looks each second, and the queue of connections that nobody accepts is limited."""
+    asked: list[bytes] = []
+    peer = locks._peer
+
+    def counted(address: bytes) -> tuple[int, int] | None:
+        asked.append(address)
+        return peer(address)
+
+    monkeypatch.setattr(locks, "_peer", counted)
+    name = f"{tmp_path}-lock"
+    for note in ("one", "two"):
+        held = locks.hold(name, note)
+        assert held
+        asked.clear()
+        assert [locks.holder(name) for _ in range(3)] == [note] * 3
+        assert len(asked) == 2  # to the lock, and to the note
+        for descriptor in held:
+            os.close(descriptor)
 
 
 def test_claim_proceeds_when_the_turn_is_blocked(tmp_path: Path, claimer: Claimer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import pickle
 import re
 import shutil
@@ -21,9 +22,10 @@ from gridtf.cli import main
 from gridtf.errors import GridtfError, MaybeSubmittedError, NotFoundError, RunDirError, SpecError
 from gridtf.jobspec.spec import JobSpec
 from gridtf.login import submission
-from gridtf.login.job import Job
+from gridtf.login.job import Job, find
 from gridtf.observe import jobs as observe
 from gridtf.observe.state import Records, decide
+from gridtf.run import registry
 from gridtf.run.rundir import RunDir, write_record
 from gridtf.schedulers.api import JobStatus
 from tests.support import recordedruns
@@ -333,3 +335,16 @@ def test_errors_can_be_pickled(kind: type[GridtfError]) -> None:
     error = kind("nodes", "too many", hint="ask for fewer") if kind is SpecError else kind("too many", why="w")
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), vars(again), str(again)) == (kind, vars(error), str(error))
+
+
+def test_run_directory_with_the_log_of_another_job_is_not_that_job_s(
+    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scheduler knows jobs that are not in the index, and only where their logs are."""
+    place = submission.submit(RUNS).run_dir
+    monkeypatch.setattr(fake, "run_dirs", lambda job_id: [place], raising=False)
+    monkeypatch.setattr("gridtf.schedulers.available_here", lambda environ: "slurm")
+    shutil.rmtree(registry.folder(os.environ))
+    assert find("101").run_dir == find("101_3").run_dir == place
+    with pytest.raises(NotFoundError, match="job 102 was not started by gridtf"):
+        find("102")

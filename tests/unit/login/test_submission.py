@@ -169,6 +169,23 @@ def test_scheduler_s_spec_errors_are_reported_with_their_source(
     assert tree(rough_path) == set()
 
 
+def test_refused_submission_removes_only_what_it_has_made(fake: FakeScheduler, rough_path: Path) -> None:
+    """Another user, who may rename a folder above, exchanges the run directory meanwhile."""
+    fake.refuses = "sbatch: error: invalid partition"
+    away, thesis = rough_path / "away", rough_path / "thesis"
+    thesis.mkdir()
+    (thesis / "chapter").touch()
+
+    def exchange(run_dir: Path) -> None:
+        run_dir.rename(away)
+        thesis.rename(run_dir)
+
+    with pytest.raises(GridtfError, match="invalid partition"):
+        submission.submit(RUNS.replace(run_dir="run"), claim=exchange)
+    assert (rough_path / "run" / "chapter").exists()
+    assert not list(away.iterdir())
+
+
 @pytest.mark.parametrize("run_root", [None, "runs"])
 def test_refused_submission_leaves_no_files(run_root: str | None, fake: FakeScheduler, rough_path: Path) -> None:
     fake.refuses = "sbatch: error: invalid partition"

@@ -101,7 +101,7 @@ def test_plugin_renders_with_the_common_template(tmp_path: Path) -> None:
     done = gridtf(install(tmp_path, GOOD), "render", "--scheduler", "queue", "--name", "digits", "--", "true")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("#!/bin/bash\n#Q -n digits\n")
-    assert "submit with    qput " in done.stderr
+    assert "submit runs    qput " in done.stderr
 
 
 def test_plugin_adds_options_of_its_own(tmp_path: Path) -> None:

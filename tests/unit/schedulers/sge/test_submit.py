@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from gridtf.errors import GridtfError, MaybeSubmittedError, SchedulerError, UsageError
+from gridtf.files import user_name
 from gridtf.schedulers.api import JobIdentity, Plan, SubmitResult
 from gridtf.schedulers.batch import NoAnswerError
 from gridtf.schedulers.sge import GridEngine, drmaa_session, scheduler, submit
@@ -150,7 +151,10 @@ def test_job_is_found_by_its_log_after_an_unclear_submission(
     cell("qsub", qsub)
     root = cell("qstat", f"""case "$*" in *-j*) echo '{details}';; *) echo '{listed}';; esac""")
     assert scheduler.submit(plan("sge", run_dir=RUN_DIR)).job.job_id == "4711"
-    assert (root / "called").read_text().splitlines()[1:] == ["-xml -s a", "-xml -j 4710,4711,4712"]
+    assert (root / "called").read_text().splitlines()[1:] == [
+        f"-xml -u {user_name(os.getuid())} -s a",
+        "-xml -j 4710,4711,4712",
+    ]
 
 
 def test_invalid_way_of_submission_is_refused(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:

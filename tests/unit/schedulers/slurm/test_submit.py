@@ -9,7 +9,7 @@ import pytest
 from gridtf.errors import MaybeSubmittedError, SchedulerError
 from gridtf.schedulers.api import JobIdentity
 from gridtf.schedulers.batch import NoAnswerError
-from gridtf.schedulers.slurm import scheduler
+from gridtf.schedulers.slurm import scheduler, submit
 from tests.support.rendering import plan
 
 
@@ -116,7 +116,7 @@ def test_submit_without_a_job_id_finds_the_job_by_its_log(sbatch: Path, answer: 
         "8  /runs/x/array/%a/job.log ",
         "x /runs/x/job.log",
     )
-    assert scheduler.submit(plan("slurm", run_dir="/runs/x")).job == JobIdentity("8")
+    assert scheduler.submit(plan("slurm", run_dir="/runs/x")).job == JobIdentity("9")  # the latest
 
 
 @pytest.mark.parametrize("code", [0, 1])
@@ -125,3 +125,9 @@ def test_submit_with_exit_code_0_is_never_a_refusal(sbatch: Path, code: int) -> 
     queue(sbatch.parent, "7  /runs/w/job.log", code=code)
     with pytest.raises(MaybeSubmittedError, match="printed no job id, but: job 24 is yours"):
         scheduler.submit(plan("slurm", run_dir="/runs/x"))
+
+
+def test_heterogeneous_job_is_found_by_its_first_component() -> None:
+    lines = "".join(f"{number} /runs/x/job.log\n" for number in (3, 12, 11, 10))  # 3: of a run directory of before
+    assert submit.parse_logs(lines, Path("/runs/x"), 3) == JobIdentity("10")
+    assert submit.parse_logs("", Path("/runs/x")) is None
