@@ -282,7 +282,7 @@ def test_installed_plugin_renders(site: Path) -> None:
     assert done.stdout.startswith(
         "#!/bin/bash\n#PBS -N train\n#PBS -l select=2:ncpus=4:mpiprocs=4:ompthreads=1:ngpus=4"
     )
-    assert "submit with    qsub -o " in done.stderr
+    assert "submit runs    qsub -o " in done.stderr
 
 
 def test_installed_plugin_is_chosen_where_pbs_commands_are(site: Path, tmp_path: Path) -> None:
