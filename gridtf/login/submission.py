@@ -20,6 +20,7 @@ from gridtf.run.rundir import (
     RUN_ROOT,
     Record,
     RunDir,
+    cannot,
     here,
     make_folder,
     need_safe,
@@ -224,7 +225,11 @@ def _interrupted(plan: Plan) -> MaybeSubmittedError:
 def _guarded(run_dir: Path) -> Iterator[None]:
     """Remove a new run directory after an error of its submission: itself, and not what another user, who may rename
     folders above it, has put in its place."""
-    with files.opened(run_dir) as descriptor:
+    with contextlib.ExitStack() as stack:
+        try:
+            descriptor = stack.enter_context(files.opened(run_dir))
+        except OSError as error:
+            raise cannot("open", run_dir, error) from None
         if os.listdir(descriptor):
             raise RunDirError(f"{run_dir} is new, and not empty: another user has exchanged a folder above it")
         try:
