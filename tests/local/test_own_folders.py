@@ -62,7 +62,8 @@ def test_checkpoints_that_no_other_host_sees_are_told(launch: Launch, memory: st
     until(lambda: job.tasks() and seen(), "the folders", 120)
     (tmp_path / "seen").touch()
     verdict = job.verdict(60)
-    warning = f"checkpoints of worker:0, worker:1 are in {memory} on h1, which no other host sees"
+    first = f"checkpoints of worker:0 are in {memory} on h1, which no other host sees"
+    warning = f"{first}, and those of worker:1 on other hosts likewise"
     assert verdict["state"] == "COMPLETED", job.output
     assert verdict["reason"].endswith(f"; {warning}")
     assert "OUTPUT_DIR" in verdict["hint"]
