@@ -19,11 +19,10 @@ from gridtf import files
 from gridtf.contract import NOTICE, checkpoints_name, exception_name, progress_name
 from gridtf.errors import RunDirError
 from gridtf.run import recordtypes
-from gridtf.run.rundir import Record, read_record
+from gridtf.run.rundir import NOBODY, Record, read_record
 
 _HOOK = Path(__file__).resolve().parents[1] / "hook" / "sitecustomize.py"
 _COMMON = "/tmp"  # noqa: S108 - the name of the folder cannot be guessed, and one that exists is not used
-_NOBODY = 65534  # the owner of root's files in a container that does not map root
 # Shared with forked processes alone, such as an agent, whose parent removes the folder where that is killed.
 # Other users cannot see it, unlike the nonce.
 _SECRET = os.urandom(8).hex()
@@ -54,7 +53,7 @@ def is_safe(folder: str | Path) -> bool:
             with contextlib.suppress(OSError):
                 status = above.stat()
                 shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
-                if shared or status.st_uid not in (0, _NOBODY, os.geteuid()):
+                if shared or status.st_uid not in (0, NOBODY, os.geteuid()):
                     return False
     return True
 
@@ -93,12 +92,10 @@ def _remove_left(own: Path) -> None:
     """Remove this user's folders beside an agent's own that no process holds.
 
     Of the same host only, since locks may not hold between hosts; and only where no other user can give a folder such a
-    name: the folder above is root's or this user's, and sticky or not writable for others. To move one of mode 0700
-    there from elsewhere, they would have to be able to write into it (rename(2)).
+    name. To move one of mode 0700 into a safe place, they would have to be able to write into it (rename(2)).
     """
-    user, above, match = os.geteuid(), os.stat(own.parent), re.fullmatch(_NAME, own.name)  # noqa: PTH116
-    shared = above.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not above.st_mode & stat.S_ISVTX
-    if match is None or shared or above.st_uid not in (0, user):
+    user, match = os.geteuid(), re.fullmatch(_NAME, own.name)
+    if match is None or not is_safe(own.parent):
         return
     for name in os.listdir(own.parent):
         other = re.fullmatch(_NAME, name)

@@ -87,7 +87,7 @@ def told(tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> str:
     first, folder = found[0]
     same = [task.name for task, where in found if (where, task.host) == (folder, first.host)]
     others = [task.name for task, _ in found if task.name not in same]
-    also = f", and those of {some(others, most=2)} on other hosts likewise" if others else ""
+    also = f", and those of {some(others, most=2)} in another such folder" if others else ""
     return f"checkpoints of {some(same, most=2)} are in {folder} on {first.host}, which no other host sees{also}"
 
 

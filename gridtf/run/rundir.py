@@ -37,7 +37,7 @@ _MOST_BYTES = 64 << 20  # maximum size of a record; the plan of 100 000 tasks ha
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _ADD = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_NOBODY = 65534  # the owner of root's files in a container that does not map root
+NOBODY = 65534  # the owner of root's files in a container that does not map root
 _FOLDER = 0o755  # despite umask and default ACLs: other users must not replace files of a run
 _RESERVED_BYTES = 131072  # enough for a verdict with the longest tail of a log, at six bytes per character
 
@@ -477,7 +477,7 @@ def need_safe(root: Path) -> None:
             status = folder.stat()
         except OSError:  # it does not exist yet
             continue
-        sticky = status.st_mode & stat.S_ISVTX and status.st_uid in (0, os.geteuid(), _NOBODY)
+        sticky = status.st_mode & stat.S_ISVTX and status.st_uid in (0, os.geteuid(), NOBODY)
         if sticky or not status.st_mode & stat.S_IWOTH:
             continue
         probe = _probe(folder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -80,11 +79,11 @@ def judge(
         NoAnswerError: When the scheduler does not answer.
     """
     try:
-        with tempfile.TemporaryDirectory(prefix="gridtf-doctor-") as folder:
-            spec = spec.replace(chdir=spec.chdir or os.getcwd())  # noqa: PTH109
-            plan = Plan(spec, scheduler.resolve(spec), Path(folder), sys.executable, Path(folder), given.sources)
-            lines = [f"{scheduler.directive_prefix} {line}\n" for line in scheduler.directives(plan)]
-            notes = check(plan.replace(script=f"#!/bin/bash\n{''.join(lines)}true\n"))
+        folder = Path(spec.chdir or os.getcwd())  # noqa: PTH109
+        spec = spec.replace(chdir=str(folder))
+        plan = Plan(spec, scheduler.resolve(spec), folder, sys.executable, folder, given.sources)
+        lines = [f"{scheduler.directive_prefix} {line}\n" for line in scheduler.directives(plan)]
+        notes = check(plan.replace(script=f"#!/bin/bash\n{''.join(lines)}true\n"))
     except batch.NoAnswerError:
         raise
     except SpecError as error:

@@ -63,7 +63,7 @@ def test_checkpoints_that_no_other_host_sees_are_told(launch: Launch, memory: st
     (tmp_path / "seen").touch()
     verdict = job.verdict(60)
     first = f"checkpoints of worker:0 are in {memory} on h1, which no other host sees"
-    warning = f"{first}, and those of worker:1 on other hosts likewise"
+    warning = f"{first}, and those of worker:1 in another such folder"
     assert verdict["state"] == "COMPLETED", job.output
     assert verdict["reason"].endswith(f"; {warning}")
     assert "OUTPUT_DIR" in verdict["hint"]

@@ -90,7 +90,7 @@ def test_warning_names_the_tasks_the_folder_and_its_host() -> None:
     assert told(WORKERS, {"worker:0": {}}) == ""
     both = told(WORKERS, {name: {"own_folder": "/tmp/logs"} for name in ("worker:0", "worker:1")})
     one = "checkpoints of worker:0 are in /tmp/logs on h0, which no other host sees"
-    assert both == f"{one}, and those of worker:1 on other hosts likewise"
+    assert both == f"{one}, and those of worker:1 in another such folder"
     done = noted(Verdict(JobState.COMPLETED, "done", hint="x"), WORKERS, records)
     assert (done.reason, done.hint) == (f"done; {warning}", f"x; {HINT}")
     failed = Verdict(JobState.FAILED, "worker:0 on h0: exit code 1")
