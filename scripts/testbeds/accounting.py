@@ -55,6 +55,8 @@ def start() -> None:
     for folder in (_DATA, "/run/mysqld"):
         Path(folder).mkdir(exist_ok=True)
         os.chown(folder, account.pw_uid, account.pw_gid)
+    if not Path("/run/mariadbd").exists():  # where the client library of Debian from trixie on looks for it
+        Path("/run/mariadbd").symlink_to("/run/mysqld")
     if not Path(_DATA, "mysql").exists():
         plain = ["--auth-root-authentication-method=normal", "--skip-test-db"]
         _run(["mariadb-install-db", "--no-defaults", "--user=mysql", f"--datadir={_DATA}", *plain])

@@ -42,6 +42,7 @@ class Bed:
         cgroups: Whether control groups constrain jobs.
         accounting: Whether Slurm's accounting runs.
         second_network: Whether the hosts have a second network.
+        version: Of the scheduler, where it is not that of this machine, such as 24.11.
         shares: Folders that all hosts see at their real paths.
         options: KEY=VALUE for the scheduler's configuration.
         hosts: Host -> its first process.
@@ -53,6 +54,7 @@ class Bed:
     cgroups: bool = False
     accounting: bool = False
     second_network: bool = False
+    version: str = ""
     shares: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     hosts: dict[str, Process] = dataclasses.field(default_factory=dict)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 
 from . import bed as beds
-from . import cluster, enter, processes, remote, sge, slurm
+from . import cluster, enter, processes, remote, sge, slurm, versions
 from .bed import HUB, Bed
 from .errors import TestbedError
 from .scheduler import Scheduler
@@ -55,6 +55,7 @@ def _up(scheduler: Scheduler, options: argparse.Namespace) -> None:
         cgroups=options.cgroups,
         accounting=options.accounting,
         second_network=options.second_network,
+        version=options.version,
         shares=cluster.shares(options.share),
         options=tuple(options.option),
     )
@@ -172,6 +173,13 @@ def _parser() -> argparse.ArgumentParser:
         ):
             shown = argparse.SUPPRESS if name in scheduler.REFUSED else text
             up.add_argument(f"--{name}", action="store_true", help=shown)
+        up.add_argument(
+            "--version",
+            default="",
+            help=argparse.SUPPRESS
+            if "version" in scheduler.REFUSED
+            else f"one of another Debian release (100 MB to download): {', '.join(versions.SUITES)}",
+        )
         up.add_argument(
             "--second-network", action="store_true", help="give each host a second interface, eth1, on which n1 is n1i"
         )

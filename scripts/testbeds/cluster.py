@@ -34,6 +34,7 @@ def up(scheduler: Scheduler, bed: Bed, say: Callable[[str], None]) -> None:
     """
     needed = {**scheduler.packages(bed), **({} if bed.sharing == "plain" else {"bindfs": "bindfs"})}
     packages.need(needed, say, scheduler.PRESEED)
+    scheduler.fetch(bed, say)
     with beds.locked():
         down(bed.kind)
         os.umask(0o022)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -34,6 +35,9 @@ class Scheduler(Protocol):
 
     def packages(self, bed: Bed, /) -> dict[str, str]:
         """Return the packages that bring each command or file."""
+
+    def fetch(self, bed: Bed, say: Callable[[str], None], /) -> None:
+        """Get what apt-get does not install, before an older bed is taken down. say: prints a line of progress."""
 
     def prepare(self, bed: Bed, /) -> None:
         """Write the configuration into the state folder, before any host starts."""

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import time
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from pathlib import Path
 
 from . import boot, cluster
@@ -40,6 +41,7 @@ OPTION = (
 REFUSED = {
     "cgroups": "Grid Engine 8.1.9 holds no job in control groups",
     "accounting": "Grid Engine always keeps accounts: qacct works without it",
+    "version": "Debian's releases have one version of Grid Engine",
 }
 GLANCE = "qhost"
 BINARIES = f"{ROOT}/bin/{ARCH}"
@@ -71,6 +73,10 @@ def packages(bed: Bed) -> dict[str, str]:
         "tcsh": "tcsh",
         "ip": "iproute2",
     }
+
+
+def fetch(bed: Bed, say: Callable[[str], None]) -> None:
+    """Nothing is needed but packages."""
 
 
 def prepare(bed: Bed) -> None:

@@ -10,10 +10,11 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import accounting, boot, cluster, processes
+from . import accounting, boot, cluster, processes, versions
 from .bed import HUB, Bed
 from .errors import TestbedError
 from .network import SBIN
@@ -44,7 +45,17 @@ _MAJOR = 240  # of devices for local use (Linux: Documentation/admin-guide/devic
 
 def packages(bed: Bed) -> dict[str, str]:
     """Command -> the packages that contain it."""
-    return {**_PACKAGES, **(accounting.PACKAGES if bed.accounting else {})}
+    found = {**_PACKAGES, **(accounting.PACKAGES if bed.accounting else {})}
+    if bed.version:
+        versions.check(bed.version)
+        found |= {} if versions.release(bed.version) else versions.TOOLS
+    return found
+
+
+def fetch(bed: Bed, say: Callable[[str], None]) -> None:
+    """Get another version, where one is wanted."""
+    if bed.version:
+        versions.obtain(bed.version, say)
 
 
 def prepare(bed: Bed) -> None:
@@ -53,7 +64,7 @@ def prepare(bed: Bed) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     extra = accounting.settings(CONTROLLER) if bed.accounting else {}
-    for name, text in files(cgroups=bed.cgroups, extra=extra, options=bed.options).items():
+    for name, text in files(cgroups=bed.cgroups, extra=extra, options=bed.options, version=bed.version).items():
         (folder / name).write_text(text)
     if bed.accounting:
         (folder / "slurmdbd.conf").write_text(accounting.configuration(CONTROLLER))
@@ -73,7 +84,7 @@ def prepare(bed: Bed) -> None:
 
 def binds(bed: Bed) -> list[tuple[Path, str]]:
     """One munged serves all hosts: Unix sockets are independent of network namespaces."""
-    return [(bed.state / "munge", _MUNGE)]
+    return [(bed.state / "munge", _MUNGE), *(versions.binds(bed.version) if bed.version else ())]
 
 
 def start(bed: Bed, host: str) -> None:

@@ -77,7 +77,7 @@ _PARTITIONS = (
 _CGROUP_SETTINGS = {"ProctrackType": "proctrack/cgroup", "TaskPlugin": "task/cgroup,task/affinity"}
 
 
-def files(*, cgroups: bool, extra: Mapping[str, str], options: Sequence[str]) -> Mapping[str, str]:
+def files(*, cgroups: bool, extra: Mapping[str, str], options: Sequence[str], version: str = "") -> Mapping[str, str]:
     """File name in /etc/slurm -> text. options: KEY=VALUE lines that override those here and in extra, or are added."""
     single, lines = _sort(options)
     settings = {**_SETTINGS, **(_CGROUP_SETTINGS if cgroups else {}), **extra}
@@ -92,7 +92,8 @@ def files(*, cgroups: bool, extra: Mapping[str, str], options: Sequence[str]) ->
     return {
         "slurm.conf": "\n".join(text) + "\n",
         "gres.conf": f"AutoDetect=off\nNodeName={','.join(GPU_HOSTS)} Name=gpu File={DEVICE}[0-{GPUS - 1}]\n",
-        "cgroup.conf": "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\n"
+        # 20.11 knows no other version of control groups, and refuses the key
+        "cgroup.conf": f"{'' if version == '20.11' else 'CgroupPlugin=cgroup/v1'}\nCgroupMountpoint=/sys/fs/cgroup\n"
         f"ConstrainDevices={'yes' if cgroups else 'no'}\nConstrainCores=no\n"
         f"ConstrainRAMSpace={'yes' if cgroups else 'no'}\n",
     }
