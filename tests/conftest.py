@@ -13,11 +13,13 @@ import pytest
 
 from gridtf import schedulers
 from tests.support import evidence, units
+from tests.support.beds import beds_of
 from tests.support.clocks import Clock
 from tests.support.fixtures import launch, program
 from tests.support.progress import Progress
 from tests.support.scheduler import FakeScheduler
 from tests.support.topics import TOPICS, main_topic, topics_of
+from tests.support.versions import version_of
 
 __all__ = ["launch", "program"]
 
@@ -51,6 +53,8 @@ def _own_home(_homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record", action="store_true", help="write down how long the tests took: tests/durations.json")
+    versions = "also run tests on these versions of Slurm: tests/support/versions.py"
+    parser.addoption("--slurm-versions", metavar="20.11,24.11", default="", help=versions)
 
 
 @pytest.hookimpl(trylast=True)  # after pytest's terminal
@@ -70,6 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest looks at topics
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
     """Mark each test with its topics; where tests run side by side, tell which ones stay together."""
+    items[:] = [item for item in items if not version_of(item) or any("slurm" in bed for bed in beds_of(item))]
     for item in items:
         for topic in topics_of(item):
             item.add_marker(topic)

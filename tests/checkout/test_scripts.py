@@ -204,8 +204,13 @@ def _tests(checkout: Path, *arguments: str, ruff: str = "", pytest: str = "") ->
     [
         ([], f"-m fast or smoke --durations 10 {_PARALLEL}"),
         (["--quick"], f"-m (fast or smoke) and not tensorflow --durations 10 {_PARALLEL}"),
-        (["--all"], f"--durations 10 {_PARALLEL}"),
-        (["--all", "--quick", "--record"], f"-m not tensorflow --durations 10 {_PARALLEL} --record"),
+        (["--all"], f"--slurm-versions 24.11 --durations 10 {_PARALLEL}"),
+        (
+            ["--all", "--quick", "--record"],
+            f"-m not tensorflow --slurm-versions 24.11 --durations 10 {_PARALLEL} --record",
+        ),
+        (["--versions"], f"-m versions --slurm-versions 20.11,24.11,26.05 --durations 10 {_PARALLEL}"),
+        (["--versions", "22.05", "26.05", "x.py"], "-m versions --slurm-versions 22.05,26.05 --durations 10 x.py"),
         (["--again", "1", "tests/unit"], "tests/unit"),
         (["--quick", "tests/unit", "-k", "a b"], "-m not tensorflow tests/unit -k a b"),
         (["tests/unit", "-k", "sge"], "tests/unit -k sge"),
@@ -273,7 +278,10 @@ def test_skipped_test_fails_in_ci(tmp_path: Path, ci: str, code: int, way: list[
         "def test_skips(): pytest.skip('no such thing here')\n"
         "@pytest.mark.xfail(strict=True)\n"
         "def test_fails_as_expected(): raise ValueError\n"
+        "@pytest.mark.versions\n"
+        "def test_on_a_version_that_cannot_be_had(): pytest.skip('Slurm 20.11 cannot be had')\n"
     )
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = versions:\n")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *way, "test_it.py"],
         cwd=tmp_path,
@@ -286,3 +294,4 @@ def test_skipped_test_fails_in_ci(tmp_path: Path, ci: str, code: int, way: list[
     assert done.returncode == code, done.stdout
     assert ("must not be skipped where CI=true: Skipped: no such thing here" in done.stdout) == bool(ci)
     assert ("FAILED test_it.py::test_skips - " in done.stdout) == bool(ci)
+    assert f"{1 if ci else 2} skipped" in done.stdout

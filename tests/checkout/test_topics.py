@@ -15,6 +15,7 @@ from tests.support import evidence
 from tests.support.progress import Progress
 from tests.support.topics import SMOKE, TOPICS, is_smoke, topics
 from tests.support.units import expected
+from tests.support.versions import LONG, MATRIX
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -71,6 +72,24 @@ def test_every_test_has_a_topic_and_every_cluster_test_a_scheduler(tmp_path: Pat
     assert [entry for entry in SMOKE if not any(is_smoke(test) and test.startswith(entry) for test in smoke)] == []
     for scheduler in ("slurm", "sge"):
         assert len({test for test in smoke if scheduler in marks[test]}) >= 5
+
+
+def test_matrix_of_versions_runs_tests_that_there_are(tmp_path: Path) -> None:
+    """Only Slurm's; all of them by scripts/test --versions, and by --all those that do not take minutes."""
+    found: dict[str, list[str]] = {}
+    for selection in (("--slurm-versions", "24.11", "-m", "versions"), ("--slurm-versions", "24.11")):
+        listed = tmp_path / "tests.json"
+        command = [sys.executable, "-c", _LIST, str(listed), *selection, "tests/cluster"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stdout
+        marks: dict[str, list[str]] = json.loads(listed.read_text())
+        tests = [test for test, names in marks.items() if "versions" in names]
+        assert all("24.11" in test and "sge" not in test.partition("[")[2] for test in tests)
+        assert [test for test in tests if set(TOPICS).intersection(marks[test])] == []
+        found[selection[-1]] = tests
+    for versions, entries in (("versions", MATRIX + LONG), ("24.11", MATRIX)):
+        assert [entry for entry in entries if not any(test.startswith(entry) for test in found[versions])] == []
+    assert len(found["versions"]) > len(found["24.11"])
 
 
 @pytest.mark.parametrize(

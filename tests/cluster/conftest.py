@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.support.beds import UP, beds_of
+from tests.support.beds import BEDS, UP, beds_of, of_version
 from tests.support.cluster import Bed
 from tests.support.sgebed import GridEngineBed
+from tests.support.versions import repeat
 
 _HERE = Path(__file__).parent
 
@@ -22,6 +24,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _HERE in item.path.parents:
             item.add_marker("cluster")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    repeat(metafunc, tuple(BEDS))
 
 
 @contextmanager
@@ -35,7 +41,7 @@ def bed_for_tests(kind: type[Bed] = Bed, **options: object) -> Iterator[Bed]:
         try:
             bed.up(**options)  # type: ignore[arg-type]
         except AssertionError as error:
-            if "cannot be installed" in str(error) or "missing here" in str(error):
+            if any(words in str(error) for words in ("cannot be installed", "missing here", "cannot be had")):
                 pytest.skip(str(error))
             raise
         UP.append(bed)
@@ -59,6 +65,33 @@ def _taken_down(bed: Bed, folder: str) -> Iterator[None]:
         assert guard.wait(120) == 0
 
 
+@pytest.fixture(scope="session")
+def beds() -> Iterator[Callable[[str], Bed]]:
+    """The bed of this name, which is brought up at its first use and taken down at the end; see beds_of."""
+    with ExitStack() as stack:
+
+        @cache
+        def brought_up(name: str) -> Bed:
+            kind, _, version = name.partition("-")
+            made = bed_for_tests(GridEngineBed if "sge" in kind else Bed, version=version, **BEDS[kind])
+            return stack.enter_context(made)
+
+        yield brought_up
+
+
+def _fixture(name: str) -> object:
+    """The fixture of a bed that all tests share; in a test of the matrix it may have another version of Slurm."""
+
+    @pytest.fixture(name=name)
+    def fixture(request: pytest.FixtureRequest, beds: Callable[[str], Bed]) -> Bed:
+        return beds(of_version(name, request.node))
+
+    return fixture
+
+
+globals().update({f"_{name}": _fixture(name) for name in BEDS})
+
+
 @pytest.fixture
 def bed(request: pytest.FixtureRequest) -> Bed:
     """The test bed that the parameter names: see on_every_scheduler in tests/support/beds.py."""
@@ -66,75 +99,10 @@ def bed(request: pytest.FixtureRequest) -> Bed:
     return named
 
 
-@pytest.fixture(scope="session")
-def slurm() -> Iterator[Bed]:
-    """A Slurm cluster with a shared folder that no host caches."""
-    with bed_for_tests() as bed:
-        yield bed
-
-
-@pytest.fixture(scope="session")
-def laggy_slurm() -> Iterator[Bed]:
-    """A Slurm cluster whose hosts cache the shared folder."""
-    with bed_for_tests(shared="laggy") as bed:
-        yield bed
-
-
-@pytest.fixture(scope="session")
-def remote_slurm() -> Iterator[Bed]:
-    """A Slurm cluster whose hosts reach the shared folder over their links, and that gives up a host which it does
-    not reach after 45 s (at most sites it is 300 s)."""
-    with bed_for_tests(shared="remote", options=["SlurmdTimeout=45"]) as bed:
-        yield bed
-
-
-@pytest.fixture(scope="session")
-def constrained_slurm() -> Iterator[Bed]:
-    """A Slurm cluster of a strict site: control groups limit a job to its own devices and the memory that it requests,
-    and srun ends tasks one second after the first task has ended."""
-    with bed_for_tests(cgroups=True, options=["WaitTime=1"]) as bed:
-        yield bed
-
-
-@pytest.fixture(scope="session")
-def sge() -> Iterator[Bed]:
-    """A Grid Engine cluster with a shared folder that no host caches."""
-    with bed_for_tests(GridEngineBed) as bed:
-        yield bed
-
-
-@pytest.fixture(scope="session")
-def laggy_sge() -> Iterator[Bed]:
-    """A Grid Engine cluster whose hosts cache the shared folder."""
-    with bed_for_tests(GridEngineBed, shared="laggy") as bed:
-        yield bed
-
-
-@pytest.fixture(scope="session")
-def remote_sge() -> Iterator[Bed]:
-    """A Grid Engine cluster whose hosts reach the shared folder over their links."""
-    with bed_for_tests(GridEngineBed, shared="remote") as bed:
-        yield bed
-
-
-@pytest.fixture(scope="session")
-def two_network_slurm() -> Iterator[Bed]:
-    """A Slurm cluster with a second network, whose srun listens on ports that no task has."""
-    with bed_for_tests(second_network=True, options=["SrunPortRange=61001-62000"]) as bed:
-        yield bed
-
-
-@pytest.fixture(scope="session")
-def two_network_sge() -> Iterator[Bed]:
-    """A Grid Engine cluster with a second network."""
-    with bed_for_tests(GridEngineBed, second_network=True) as bed:
-        yield bed
-
-
 @pytest.fixture(autouse=True)
-def _tidy(request: pytest.FixtureRequest) -> Iterator[None]:
+def _tidy(request: pytest.FixtureRequest, beds: Callable[[str], Bed]) -> Iterator[None]:
     """Make sure that the next test finds all hosts idle and no job."""
-    beds = [request.getfixturevalue(name) for name in beds_of(request.node)]
+    used = [beds(name) for name in beds_of(request.node)]
     yield
-    for bed in beds:
+    for bed in used:
         bed.tidy()

@@ -8,6 +8,7 @@ from pathlib import PurePath
 import pytest
 
 from tests.support.beds import beds_of
+from tests.support.versions import version_of
 
 TOPICS = {
     "fast": "unit tests that start no TensorFlow, with a part of the inputs of those that try very many",
@@ -37,6 +38,8 @@ SMOKE = (
 
 def topics_of(item: pytest.Item) -> set[str]:
     """Topics of a test, by its folder and by schedulers named in its path and beds: test_sge_jobs.py, laggy_sge."""
+    if version_of(item):
+        return {"versions"}
     path = item.path.relative_to(item.config.rootpath)
     marks = {mark.name for mark in item.iter_markers()}
     return topics(path, beds_of(item), marks) | ({"smoke"} if is_smoke(f"{path}::{item.name}") else set())

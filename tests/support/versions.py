@@ -1,0 +1,52 @@
+"""Tests on clusters that also run on other versions of Slurm than this machine's: scripts/test --versions.
+
+Such a test has one more parameter, the version: test_jobs.py::test_array[slurm-24.11].
+"""
+
+from __future__ import annotations
+
+import pytest
+
+# Files, or tests: those that have found a fault of gridtf on another version, and one training.
+MATRIX = (
+    "tests/cluster/test_doctor.py",
+    "tests/cluster/test_jobs.py",
+    "tests/cluster/test_probe.py::test_probe_of_a_cluster_in_order_has_no_fault_and_leaves_nothing",
+    "tests/cluster/test_restarts.py::test_training_goes_on_from_its_checkpoint_on_a_spare_host_and_becomes_as_good",
+    "tests/cluster/test_scripts.py",
+    "tests/cluster/test_slurm_allocations.py",
+    "tests/cluster/test_slurm_faults.py",
+    "tests/cluster/test_slurm_gpus.py::test_two_jobs_on_the_same_hosts_have_different_gpus",
+    "tests/cluster/test_slurm_refused.py",
+    "tests/cluster/test_slurm_scripts.py",
+)
+# The same, but for scripts/test --versions alone: they take minutes.
+LONG = (
+    "tests/cluster/test_conformance.py",
+    "tests/cluster/test_fence.py",
+    "tests/cluster/test_host_faults.py",
+    "tests/cluster/test_restarts.py",
+    "tests/cluster/test_slurm_outages.py",
+    "tests/cluster/test_slurm_sites.py",
+    "tests/cluster/test_slurm_training.py",
+    "tests/cluster/test_training.py",
+    "tests/cluster/test_walltime.py",
+)
+_PARAMETER = "slurm_version"
+
+
+def repeat(metafunc: pytest.Metafunc, beds: tuple[str, ...]) -> None:
+    """Have a test of the matrix run on the versions of --slurm-versions, too."""
+    versions = [version for version in metafunc.config.getoption("slurm_versions").split(",") if version]
+    path = str(metafunc.definition.path.relative_to(metafunc.config.rootpath))
+    chosen = MATRIX + (LONG if metafunc.config.option.markexpr == "versions" else ())
+    wanted = {path, f"{path}::{metafunc.definition.originalname}"} & set(chosen)
+    if versions and wanted and {"bed", "name", *beds} & set(metafunc.fixturenames):
+        metafunc.fixturenames.append(_PARAMETER)
+        as_ever = pytest.param("", id=pytest.HIDDEN_PARAM)
+        metafunc.parametrize(_PARAMETER, [as_ever, *versions])
+
+
+def version_of(item: pytest.Item) -> str:
+    """The version that a test runs on, such as 24.11; empty for that of this machine."""
+    return str(item.callspec.params.get(_PARAMETER, "")) if hasattr(item, "callspec") else ""
