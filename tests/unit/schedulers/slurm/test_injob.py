@@ -202,6 +202,9 @@ def test_srun_environment_omits_options_of_the_training_tasks() -> None:
     )
     omitted = {f"SLURM_{name}": "1" for name in names.split()}
     assert injob.srun_environment({**kept, **omitted}) == kept
+    heterogeneous = {**kept, "SLURM_HET_SIZE": "2"}
+    assert injob.srun_environment({**heterogeneous, "SLURM_JOB_NUM_NODES": "2"}) == heterogeneous
+    assert injob.srun_environment({**kept, "SLURM_JOB_NUM_NODES": "2"}) == {**kept, "SLURM_JOB_NUM_NODES": "2"}
 
 
 def test_tasks_do_not_inherit_the_rank_variables_of_their_agent() -> None:
