@@ -69,6 +69,17 @@ def test_heterogeneous_job(slurm: Bed) -> None:
     one_gpu_each(tasks, 4)
 
 
+def test_two_runs_at_once_take_turns_with_the_gpus(slurm: Bed) -> None:
+    folder = Folder(slurm, "turns")
+    (folder.path / "task.sh").write_text("date +%s.%N; sleep 2; date +%s.%N")
+    runs = "".join(f"gridtf_run --name {name} -- bash task.sh & " for name in ("one", "two"))
+    job = folder.sbatch(f"{RUN}{runs}wait", "--nodes=2", "--gpus-per-node=1").ended()
+    times = [[float(line) for log in logs(run) for line in log.split()] for run in folder.runs(job.id)]
+    first, second = sorted(times)
+    assert len(first) == len(second) == 4
+    assert max(first) < min(second)
+
+
 def test_tasks_can_save_when_the_job_is_cancelled(slurm: Bed) -> None:
     folder = Folder(slurm, "saves")
     (folder.path / "task.sh").write_text(SAVES)

@@ -231,10 +231,11 @@ def _options(hosts: Sequence[Host], call: AgentCall, environ: Mapping[str, str])
         words.append(f"--gpus={sum(host.gpus or 0 for host in hosts)}")
     elif gpus != {0}:
         words.append(f"--gpus-per-node={gpus.pop()}")
-    if ("SLURM_STEP_ID" in environ or call.restarted) and len(gpus) < 2:
+    if ("SLURM_STEP_NUM_TASKS" in environ or call.restarted) and len(gpus) < 2:
         # The step that the launcher runs in, such as srun --pty bash, holds all resources; so does the step of an
-        # earlier attempt on a host that is lost. (Where the number of GPUs
-        # differs by host, Slurm would grant an overlapping step too few.)
+        # earlier attempt on a host that is lost. Only such a step has SLURM_STEP_NUM_TASKS; a batch script of Slurm
+        # 26.05 has a SLURM_STEP_ID. (Where the number of GPUs differs by host, Slurm would grant an overlapping step
+        # too few.)
         words.append("--overlap")
     return words
 

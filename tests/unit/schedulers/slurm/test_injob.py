@@ -164,7 +164,7 @@ def test_srun_command_starts_one_agent_per_node() -> None:
 
 
 def test_srun_command_requests_the_gpus_of_the_hosts() -> None:
-    inside = {"SLURM_STEP_ID": "0"}
+    inside = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1"}
     same = (Host("n1", 2, 2, 4), Host("n2", 2, 2, 4))
     assert {"--gpus-per-node=2", "--overlap"} <= set(injob.srun_command(same, CALL, inside))
     different = injob.srun_command((Host("n1", 2, 2, 4), Host("n2", 2, 3, 4)), CALL, inside)
@@ -173,6 +173,11 @@ def test_srun_command_requests_the_gpus_of_the_hosts() -> None:
     none = injob.srun_command((Host("n1", 2, 0, 4), Host("n2", 2, None, 4)), CALL, inside)
     assert "--overlap" in none
     assert not [word for word in none if word.startswith("--gpus")]
+
+
+def test_srun_command_of_a_batch_script_does_not_overlap_with_other_steps() -> None:
+    batch_script_of_26_05 = {"SLURM_STEP_ID": "-5"}
+    assert "--overlap" not in injob.srun_command((Host("n1", 2, 2, 4),), CALL, batch_script_of_26_05)
 
 
 def test_srun_command_without_cpus_where_hosts_differ() -> None:
