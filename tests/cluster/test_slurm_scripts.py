@@ -46,6 +46,13 @@ def test_one_task_per_gpu_for_all_ways_to_request_them(slurm: Bed, options: list
     assert sorted(Counter(task.host for task in tasks.values()).values()) == shape
 
 
+def test_tasks_do_not_inherit_the_cpus_of_their_agent(slurm: Bed) -> None:
+    folder = Folder(slurm, "own-cpus")
+    (folder.path / "task.sh").write_text("echo on $SLURMD_NODENAME; env | grep ^SLURM.*PER_TASK || true")
+    job = folder.sbatch(f"{RUN}gridtf_run -- bash task.sh", "--ntasks=2", "--cpus-per-task=2").ended()
+    assert logs(folder.runs(job.id)[0]) == ["on n1\n"] * 2
+
+
 def test_tasks_without_gpus_follow_slurm_s_task_layout(slurm: Bed) -> None:
     folder = Folder(slurm, "uneven")
     script = f"{RUN}echo laid out: $SLURM_TASKS_PER_NODE\ngridtf_run -- {TASK}"

@@ -70,7 +70,7 @@ class Slurm(batch.CommandScheduler):
     # srun(1), OUTPUT ENVIRONMENT VARIABLES: an agent's own rank, and the layout of the tasks of its step
     place_variables = re.compile(
         r"SLURM_(PROCID|LOCALID|GTIDS|TASK_PID|NPROCS|NTASKS\w*|STEP_NUM_TASKS|(STEP_)?TASKS_PER_NODE\w*|"
-        rf"CPUS_PER_TASK\w*|CPU_BIND\w*|DISTRIBUTION)$|{MPI_PLACE}"
+        rf"(CPUS|TRES)_PER_TASK\w*|CPU_BIND\w*|DISTRIBUTION)$|{MPI_PLACE}"
     )
     # A batch script has SLURM_PROCID, too, but only a step has SLURM_STEP_NUM_TASKS.
     rank_variables = RankVariables(
