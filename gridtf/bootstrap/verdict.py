@@ -547,11 +547,12 @@ def _state(records: TaskRecords, task: PlacedTask) -> str:
 
 # Lines that srun and slurmstepd print whatever the cause of an end was. Compiled only when an agent has failed.
 _NOISE = (
-    r"srun: (cluster configuration lacks|launch/slurm: |Job step aborted|Force Terminated|error: \S+: tasks? [\d,-]+: )"
-    r"|slurmstepd\S*: error: \*\*\* STEP "
+    r"srun: (cluster configuration lacks|launch/slurm: |Terminating |Job step aborted|Force Terminated|"
+    r"error: \S+: tasks? [\d,-]+: )|(slurmstepd\S*:|\[[\dT:.-]+\]) error: \*\*\* STEP "
 )
 # gridtf: agent on n3: cannot write …      slurmstepd-n3: error: execve(): …
-_OF_HOST = r"gridtf: agent on (?P<ours>\S+): |slurmstepd-(?P<slurms>[^\s:]+): (?:error: )?"
+# [2026-11-25T19:56:03.248] error: execve(): …                                    slurmstepd of Slurm 26.05
+_OF_HOST = r"gridtf: agent on (?P<ours>\S+): |slurmstepd-(?P<slurms>[^\s:]+): (?:error: )?|\[[\dT:.-]+\] error: "
 
 _ELSEWHERE = "the Python that runs gridtf must be visible and executable on all hosts"
 # A substring of a line -> the hint.

@@ -17,6 +17,16 @@ slurmstepd-n1: error: *** STEP 2.0 ON n1 CANCELLED AT 2026-11-21T23:35:16 ***
 srun: error: n1: task 0: Terminated
 srun: Force Terminated StepId=2.0
 """.splitlines()
+# As those of 26.05 do; srun 24.11 prints the same.
+EXECVE_26_05 = """\
+srun: cluster configuration lacks support for cpu binding
+[2026-11-25T19:56:03.248] error: execve(): /opt/python: Permission denied
+srun: error: n3: task 2: Exited with exit code 13
+srun: Terminating StepId=2.0
+[2026-11-25T19:56:03.431] error: *** STEP 2.0 ON n1 CANCELLED AT 2026-11-25T19:56:03 DUE TO TASK FAILURE ***
+srun: error: n1: task 0: Terminated
+srun: Force Terminated StepId=2.0
+""".splitlines()
 NO_GRIDTF = [
     "srun: cluster configuration lacks support for cpu binding",
     "Traceback (most recent call last):",
@@ -37,6 +47,8 @@ TWO_SPEAK = [
         (EXECVE, "n3", "execve(): /opt/python: Permission denied", "the Python"),
         (EXECVE, None, "execve(): /opt/python: Permission denied", "the Python"),
         (EXECVE, "n2", "", ""),
+        (EXECVE_26_05, "n3", "execve(): /opt/python: Permission denied", "the Python"),
+        (EXECVE_26_05[3:], "n1", "", ""),
         (NO_GRIDTF, "n3", "ModuleNotFoundError: No module named 'gridtf.bootstrap.node'", "gridtf must be installed"),
         (TWO_SPEAK, "n2", "no heartbeat from the launcher for 30 s", ""),
         (TWO_SPEAK, "n3", "cannot write /runs/x: No space left on device", ""),
