@@ -32,7 +32,7 @@ from gridtf.bootstrap.system import System
 from gridtf.bootstrap.versions import releases_port
 from gridtf.errors import GridtfError, PlacementError, RendezvousError, RunDirError, SchedulerError, UsageError
 from gridtf.host import processes, procfs
-from gridtf.host.gpus import GpuGrant
+from gridtf.host.gpus import GpuGrant, listed
 from gridtf.host.processes import die_with_parent, keep_only, signal_name
 from gridtf.jobspec.request import Request, resolve
 from gridtf.jobspec.spec import JobSpec
@@ -190,7 +190,8 @@ def _own_record(member: Member, grant: GpuGrant, environ: Mapping[str, str], hol
         "pid": os.getpid(),
         "port": holder.reserve(),
         "granted": grant.gpus,
-        "step_gpus": int(environ.get("SLURM_GPUS_ON_NODE") or 0),
+        # Slurm 20.11 sets only the second one
+        "step_gpus": int(environ.get("SLURM_GPUS_ON_NODE") or len(listed(environ.get("SLURM_STEP_GPUS", "")))),
         "cpus": sorted(os.sched_getaffinity(0)),
     }
     if member.rank == 0:

@@ -49,10 +49,11 @@ def test_join_of_srun_processes_with_one_gpu_each(slurm: Bed, options: list[str]
 def test_join_with_constrained_devices(constrained_slurm: Bed, options: list[str]) -> None:
     folder = Folder(constrained_slurm, "constrained")
     (folder.path / "step.sh").write_text(JOIN)
-    job = folder.sbatch("srun bash step.sh\n", "--nodes=2", *options).ended()
+    script = "srun bash -c 'echo sees $CUDA_VISIBLE_DEVICES'\nsrun bash step.sh\n"
+    job = folder.sbatch(script, "--nodes=2", *options).ended()
     tasks = parse_tasks(job.output)
-    # a process that is bound to its own device sees it as 0, whichever it is
-    bound = "--gpus-per-task=1" in options
+    # a process that is bound to its own device sees it as 0, whichever it is; Slurm 20.11 binds none
+    bound = "sees 0\n" in job.output
     assert [tasks[f"worker:{index}"].gpus for index in range(4)] == [("0",), ("0" if bound else "1",)] * 2
 
 

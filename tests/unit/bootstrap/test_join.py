@@ -13,9 +13,10 @@ import pytest
 
 from gridtf.bootstrap import join, messages
 from gridtf.bootstrap.join import JoinedTask, Joining, Member, assign_ranks, exports, report_task
-from gridtf.bootstrap.rendezvous import plan_of
+from gridtf.bootstrap.rendezvous import PortHolder, plan_of
 from gridtf.bootstrap.stream import News
 from gridtf.errors import GridtfError, PlacementError, RendezvousError
+from gridtf.host.gpus import GpuGrant
 from gridtf.run.rundir import Attempt, Record, RunDir, read_record, write_record
 from gridtf.schedulers.api import Allocation, Host
 from tests.support.plans import job, resolved, task_plan
@@ -32,6 +33,17 @@ def own(rank: int, **more: Any) -> Record:
     record = {"host": host, "hostname": host, "address": host, "boot": f"b{rank}", "pid": 1, "port": 20000 + rank}
     record |= {"granted": [], "step_gpus": 0, "cpus": [0, 1], **({"master_port": 30000} if rank == 0 else {})}
     return {**record, **more}
+
+
+@pytest.mark.parametrize(
+    ("environ", "count"),
+    [({"SLURM_GPUS_ON_NODE": "2", "SLURM_STEP_GPUS": "3"}, 2), ({"SLURM_STEP_GPUS": "0,1,3"}, 3), ({}, 0)],
+    ids=["newer", "20.11", "none"],
+)
+def test_gpus_of_the_step_on_this_host_by_version_of_slurm(environ: dict[str, str], count: int) -> None:
+    with PortHolder() as holder:
+        record = join._own_record(Member(1, 2, STEP), GpuGrant(("0",)), environ, holder)
+    assert record["step_gpus"] == count
 
 
 class Told(FakeListener):
