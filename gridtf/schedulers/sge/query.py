@@ -17,6 +17,7 @@ from gridtf.run.rundir import RUN_ROOT, run_dirs_of
 from gridtf.schedulers.api import JobIdentity, JobStatus, Plan
 from gridtf.schedulers.batch import WORST_FIRST, Answer, array_status, indices, whole
 from gridtf.schedulers.sge import scheduler
+from gridtf.schedulers.sge.directives import parse_native
 from gridtf.states import JobState
 from gridtf.values import Value
 
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 
 _MOST_WAITING = 50  # with more waiting jobs than that, qstat -j is not called for their reasons
 _MOST_RECENT = 1000  # of the user's jobs are looked up by their log
-_LOG = "JB_stdout_path_list/path_list/PN_path"
+# Jobs, their tasks and logs in qstat -xml -j: how the elements around them are called depends on the Grid Engine, and
+# Univa's 8.6.6 leaves them out.
+_JOBS, _TASKS, _LOG = ".//JB_job_number/..", ".//JAT_task_number/..", "JB_stdout_path_list//PN_path"
 _LONGEST = 100_000  # bytes of job ids: Linux allows 128 KiB in one argument of a command line
 # 11/21/2026 14:10:52 [7001:11]: error: can't chdir to /nowhere: No such file or directory
 _STAMP = re.compile(r"^[\d/.-]+[ T][\d:.]+ \[[^]]*\]: (error: )?")
@@ -137,7 +140,7 @@ def submitted(plan: Plan) -> JobIdentity | None:
     answer = _qstat("-j", ",".join(map(str, ids[-_MOST_RECENT:]))) if ids else Answer(1, "", "")
     if answer.code:
         return None
-    jobs = xml_tree(answer.out, "qstat -xml -j").findall("./djob_info/*")
+    jobs = xml_tree(answer.out, "qstat -xml -j").findall(_JOBS)
     ours = [job for job in jobs if plan.run_dir in run_dirs_of(Path(job.findtext(_LOG, "")))]
     latest = max(filter(None, (whole(job.findtext("JB_job_number", "").strip()) for job in ours)), default=None)
     return JobIdentity(str(latest)) if latest else None
@@ -184,11 +187,11 @@ def details(text: str) -> dict[str, Detail]:
             own.setdefault(one.text or "", []).append(message.findtext("MES_message", ""))
     of_all = [message.text or "" for message in root.findall(".//SME_global_message_list//MES_message")]
     known = {}
-    for job in root.findall("./djob_info/*"):
+    for job in root.findall(_JOBS):
         number = job.findtext("JB_job_number", "").strip()
         errors = {
             task.findtext("JAT_task_number", ""): _STAMP.sub("", message.text or "")
-            for task in job.findall("./JB_ja_tasks/*")
+            for task in job.findall(_TASKS)
             for message in task.findall("./JAT_message_list//QIM_message")
         }
         after = tuple(one.text or "" for one in job.findall("./JB_jid_predecessor_list//JRE_job_number"))
@@ -201,11 +204,11 @@ def details(text: str) -> dict[str, Detail]:
 def _moment(text: str) -> float:
     """Seconds since the epoch; 0 for a text that is no time.
 
-    Grid Engines write seconds or microseconds; Open Cluster Scheduler ``2026-11-21T14:10:52.123456+01:00``, mostly
-    without the zone.
+    Grid Engines write seconds, Univa's milliseconds, others microseconds; Open Cluster Scheduler
+    ``2026-11-21T14:10:52.123456+01:00``, mostly without the zone.
     """
     if (number := whole(text)) is not None:
-        return number if number < 10**11 else number / 1e6
+        return number / (1 if number < 10**11 else 1e3 if number < 10**14 else 1e6)
     from datetime import datetime
 
     try:
@@ -310,7 +313,7 @@ SUSPENDED = {
     "P": "preempted: it resumes when its resources are free again",
 }
 _KNOWN = frozenset("qwhrtRdE").union(SUSPENDED)
-_LIMITED, _KILLED, _AFTER_JOB, _EXIT_100, _RESCHEDULED = 37, 17, 100, 30, (24, 25)
+_KILLED, _AFTER_JOB, _EXIT_100, _RESCHEDULED = 17, 100, 30, (24, 25)
 # The shepherd or the host failed before it could report the job's end, or the host no longer knows the job.
 _LOST = (19, 21, 22)
 _TIME_LIMITS, _MEMORY_LIMITS = ("h_rt", "s_rt", "h_cpu", "s_cpu"), ("h_vmem", "s_vmem")
@@ -370,10 +373,14 @@ def ended(record: Mapping[str, str]) -> JobStatus | None:
     code, host = _code(record.get("exit_status", "")), record.get("hostname", "")
     if failed in _RESCHEDULED:
         return None
-    if (by := record.get("deleted_by", "NONE")) not in ("", "NONE"):  # Univa's and Altair's
+    by = record.get("deleted_by", "NONE")  # Univa's and Altair's; Open Cluster Scheduler's from 9.1.2
+    daemon = by.startswith(("execd@", "qmaster@"))  # Open Cluster Scheduler: it has enforced a limit
+    if by not in ("", "NONE") and not daemon:
         return JobStatus(JobState.CANCELLED, f"by {by}")
-    over = _over_a_limit(record, certain=failed == _LIMITED)
-    if over is not None and failed in (_LIMITED, _KILLED, _AFTER_JOB):
+    killed = failed in (_KILLED, _AFTER_JOB) or (daemon and not failed)
+    # 37: qmaster enforced h_rt, h_cpu, or h_vmem limit; Univa's 44: execd enforced h_rt limit
+    limits = words.partition("enforced")[2] or ("any" if daemon and killed else "")
+    if (limits or killed) and (over := _over_a_limit(record, limits)):
         return over
     if failed in _LOST:
         return JobStatus(JobState.NODE_FAIL, f"its host {host} has failed, or has lost track of it ({words})")
@@ -405,10 +412,16 @@ def _killed(code: int) -> str:
     return f"it was killed by {name}{why}"
 
 
-def _over_a_limit(record: Mapping[str, str], *, certain: bool) -> JobStatus | None:
-    """The status of a job that exceeded a limit; None if it exceeded none. certain: Grid Engine reports that it did."""
-    # -u alice -l h_rt=3600,gpu=1 -pe mpi 8
-    requested = dict(re.findall(r"([a-z_]\w*)=([^\s,]+)", record.get("category", "")))
+def _over_a_limit(record: Mapping[str, str], limits: str) -> JobStatus | None:
+    """The status of a job that exceeded a limit; None if it exceeded none.
+
+    Args:
+        record: Its record.
+        limits: The limits of which Grid Engine reports that the job exceeded one; empty when it reports none.
+    """
+    # -u alice -l h_rt=3600,gpu=1 -pe mpi 8; Open Cluster Scheduler has the command line instead
+    options = parse_native([record.get("category") or record.get("submit_cmd_line", "")])
+    requested = {name.removeprefix("l "): amount for name, amount in options.items()}
     elapsed = _number(record.get("ru_wallclock", ""))
     for name in ("h_rt", "s_rt"):
         allowed = seconds(requested.get(name, ""))
@@ -419,9 +432,10 @@ def _over_a_limit(record: Mapping[str, str], *, certain: bool) -> JobStatus | No
         most = _size(requested.get(name, ""))
         if most and used >= most * (_number(record.get("slots", "")) or 1):
             return JobStatus(JobState.OUT_OF_MEMORY, f"it used more memory than requested ({name}={requested[name]})")
-    if not certain:
+    if not limits:
         return None
-    if any(name in requested for name in _MEMORY_LIMITS) and not any(name in requested for name in _TIME_LIMITS):
+    no_time = limits != " h_rt limit" and not any(name in requested for name in _TIME_LIMITS)
+    if no_time and any(name in requested for name in _MEMORY_LIMITS):
         return JobStatus(JobState.OUT_OF_MEMORY, "it used more memory than allowed")
     return JobStatus(JobState.TIMEOUT, "the walltime or the CPU time of the job or of its queue is over")
 
@@ -647,18 +661,15 @@ def parse_requests(text: str) -> Mapping[str, ResourceRequest]:
     Raises:
         SchedulerError: When the output is not XML.
     """
-    root = xml_tree(text, "qstat -xml -j")
     requests: dict[str, ResourceRequest] = {}
     # Open Cluster Scheduler has one list for the job, and one each for the first host and the others
-    for tag in ("JB_hard_resource_list", "JRS_hard_resource_list"):
-        for entry in root.iterfind(f".//{tag}/*"):
-            name = entry.findtext("CE_name", "")
-            try:
-                amount = float(entry.findtext("CE_doubleval") or entry.findtext("CE_stringval") or 0)
-            except ValueError:
-                continue  # a string or a host name
-            if math.isfinite(amount):
-                requests.setdefault(name, ResourceRequest(amount, entry.findtext("CE_consumable") or NO))
+    for entry in _entries(text, ("JB_hard_resource_list", "JRS_hard_resource_list"), "CE_name"):
+        try:
+            amount = float(entry.get("CE_doubleval") or entry.get("CE_stringval") or 0)
+        except ValueError:
+            continue  # a string or a host name
+        if math.isfinite(amount):
+            requests.setdefault(entry["CE_name"], ResourceRequest(amount, entry.get("CE_consumable") or NO))
     return requests
 
 
@@ -668,5 +679,23 @@ def parse_variables(text: str) -> Mapping[str, str]:
     Raises:
         SchedulerError: When the output is not XML.
     """
-    entries = xml_tree(text, "qstat -xml -j").iterfind(".//JB_env_list/*")
-    return {entry.findtext("VA_variable", ""): entry.findtext("VA_value", "") for entry in entries}
+    entries = _entries(text, ("JB_env_list",), "VA_variable")
+    return {entry["VA_variable"]: entry.get("VA_value", "") for entry in entries}
+
+
+def _entries(text: str, lists: Sequence[str], first: str) -> list[dict[str, str]]:
+    """The entries of lists in the output of ``qstat -xml -j``, as tag -> text.
+
+    Args:
+        text: The output.
+        lists: The tags of the lists.
+        first: The tag with which an entry begins; it may have no element of its own.
+    """
+    entries: list[dict[str, str]] = []
+    root = xml_tree(text, "qstat -xml -j")
+    for child in (child for tag in lists for one in root.iter(tag) for child in one.iter()):
+        if child.tag == first:
+            entries.append({})
+        if entries:
+            entries[-1][child.tag] = child.text or ""
+    return entries
