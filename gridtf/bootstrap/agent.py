@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import socket
 import sys
@@ -445,7 +446,9 @@ class Agent(Fields):
         grant: GpuGrant,
         entrance: Entrance | None,
     ) -> None:
-        mine = plan.on(self.host)
+        # Grid Engine may bind a job to fewer cores than it has slots, without a word of it in PE_HOSTFILE
+        usable = len(os.sched_getaffinity(0))
+        mine = [task.replace(cpus=task.cpus and min(task.cpus, usable)) for task in plan.on(self.host)]
         runs_gridtf = any(environment.runs_gridtf(plan, task) for task in mine)
         place = self._local_dir or self.attempt.path / "python" / self.host
         if runs_gridtf and self._local_dir is None and not local_dir.is_safe(self.attempt.path):

@@ -615,7 +615,7 @@ def place_ranks(
     ranked: Counter[str] = Counter()  # host -> how many of its tasks have a local rank so far
     for task, record in zip(tasks, records, strict=True):
         host, cpus = record["hostname"], tuple(record["cpus"])
-        cores = task.cpus or max(1, len(cpus) // sharing[host, cpus])
+        cores = min(task.cpus or max(1, len(cpus) // sharing[host, cpus]), len(cpus))
         local_rank = None if task.rank is None else ranked[host]
         ranked[host] += task.rank is not None
         placed.append(task.replace(host=host, gpus=len(shares[task.name]), cpus=cores, local_rank=local_rank))

@@ -152,7 +152,7 @@ _SBATCH = (
 )
 _SBATCH_SWITCHES = "contiguous exclusive hold no_requeue overcommit oversubscribe requeue spread_job"
 _SBATCH_LETTERS = {"C": "constraint", "d": "dependency", "w": "nodelist", "L": "licenses", "H": "hold"}
-_QSUB = "R ac ar binding ckpt dl hard hold_jid l m M masterq notify now r soft tc"
+_QSUB = "R ac ar bamount binding btype bunit ckpt dl hard hold_jid l m M masterq notify now r soft tc"
 
 _CONTAINER = "container_image image docker singularity apptainer sif"
 _JOB_FILE = "f file config config_file job_file jobfile spec toml"

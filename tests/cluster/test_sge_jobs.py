@@ -55,6 +55,15 @@ def test_arguments_and_environment_reach_every_host_unchanged(sge: Bed) -> None:
     assert printed == [[NASTY, nasty, host] for host in ("n1", "n2", "n3", "n4")]
 
 
+def test_task_on_one_core_has_one_thread(sge: Bed) -> None:
+    """Open Cluster Scheduler binds jobs to cores without a word of it in PE_HOSTFILE."""
+    bind = "taskset -pc $(taskset -pc $$ | grep -o '[0-9]*$') $$"
+    words = ("--pe", "smp", "--workers", "1", "--cpus-per-task", "2", "--setup", bind)
+    job = submitted(sge, *words, name="bound", command='echo "threads $OMP_NUM_THREADS of $(env -u OMP_NUM_THREADS nproc)"')
+    assert job.verdict()["state"] == "COMPLETED"
+    assert list(job.logs().values()) == ["threads 1 of 1\n"]
+
+
 def test_slot_range_is_used_in_full(sge: Bed) -> None:
     job = submitted(sge, "--pe", "rr", "--slots", "2-64", name="range")
     assert job.verdict()["state"] == "COMPLETED"

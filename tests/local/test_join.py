@@ -292,11 +292,11 @@ def test_thread_variables_match_the_shared_cpus(join: Join) -> None:
     cpus = len(os.sched_getaffinity(0))
     alone = join(0, 1, word="alone")
     both = [join(rank, 2, word="both") for rank in range(2)]
-    chosen = join(0, 1, "--cpus-per-task 7", word="chosen")
+    chosen = [join(0, 1, f"--cpus-per-task {count}", word=f"chosen{count}") for count in (1, cpus + 1)]
     mine = join(0, 1, word="mine", OMP_NUM_THREADS="5")
     assert alone.environment["OMP_NUM_THREADS"] == str(cpus)
     assert [rank.environment["OMP_NUM_THREADS"] for rank in both] == [str(max(1, cpus // 2))] * 2
-    assert chosen.environment["OMP_NUM_THREADS"] == "7"
+    assert [rank.environment["OMP_NUM_THREADS"] for rank in chosen] == ["1", str(cpus)]
     assert mine.environment["OMP_NUM_THREADS"] == "5"
 
 
