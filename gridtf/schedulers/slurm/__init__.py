@@ -84,7 +84,8 @@ class Slurm(batch.CommandScheduler):
 
     def command_environment(self) -> dict[str, str]:
         environ = super().command_environment()
-        return {name: text for name, text in environ.items() if not name.startswith(_FILTERS)}
+        kept = {name: text for name, text in environ.items() if not name.startswith(_FILTERS)}
+        return {**kept, "SLURM_TIME_FORMAT": "%s"}  # the user's own format may be one that cannot be read back
 
     def message(self, answer: batch.Answer) -> str:
         # without the command's name in front; a site may print lines of its own as well
@@ -126,19 +127,18 @@ class Slurm(batch.CommandScheduler):
             return batch.NoAnswerError(f"{message}, although Slurm's controller{where} does", hint=batch.TRY_LATER)
         return batch.NoAnswerError(f"Slurm's controller{where} does not answer: {message}", hint=batch.TRY_LATER)
 
-    def try_run(self, argv: Sequence[str], *, limit: float, **variables: str) -> str | None:
+    def try_run(self, argv: Sequence[str], *, limit: float) -> str | None:
         """Run a command whose output is useful but not necessary.
 
         Args:
             argv: The command.
             limit: Seconds that it may take.
-            variables: Further variables of its environment.
 
         Returns:
             Its standard output; None when it fails.
         """
         try:
-            answer = batch.run_command(argv, limit=limit, environ={**self.command_environment(), **variables})
+            answer = batch.run_command(argv, limit=limit, environ=self.command_environment())
         except SchedulerError:
             return None
         return None if answer.code else answer.out

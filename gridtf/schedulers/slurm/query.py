@@ -372,8 +372,7 @@ def why_not_again(slurm: Slurm, environ: Mapping[str, str]) -> str:
 def _own_fields(slurm: Slurm, environ: Mapping[str, str]) -> dict[str, str] | None:
     """What scontrol shows of this job; None where it shows nothing."""
     job_id = environ["SLURM_JOB_ID"]
-    argv = ["scontrol", "-o", "show", "job", job_id]
-    output = slurm.try_run(argv, limit=_TERMINATION_PATIENCE, SLURM_TIME_FORMAT="%s") or ""
+    output = slurm.try_run(["scontrol", "-o", "show", "job", job_id], limit=_TERMINATION_PATIENCE) or ""
     shown = (parse_fields(line) for line in output.splitlines())
     return next((found for found in shown if found.get("JobId") == job_id), None)
 

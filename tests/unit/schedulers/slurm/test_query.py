@@ -517,6 +517,15 @@ def test_query_ignores_filters_in_the_environment(tools: Path, monkeypatch: pyte
     assert scheduler.query([JobIdentity("60")])["60"].state == JobState.RUNNING
 
 
+@pytest.mark.parametrize("form", ["relative", "%d %b %H:%M"])
+def test_expected_start_is_known_whatever_format_of_times_the_user_likes(
+    form: str, tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_TIME_FORMAT", form)
+    command(tools, "squeue", '[ "$SLURM_TIME_FORMAT" = %s ] && START=1795435070; echo "60|60|PENDING|$START|Resources"')
+    assert scheduler.query([JobIdentity("60")])["60"].expected == 1795435070
+
+
 def test_accounting_that_is_disabled_or_unreachable_is_empty(tools: Path) -> None:
     command(tools, "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
     assert scheduler.accounting([JobIdentity("1")]) == {}
