@@ -243,6 +243,10 @@ class CommandScheduler(Scheduler):
         """The line of a failed command's output that states the error. Pure."""
         return answer.last_line
 
+    def remarks(self, answer: Answer) -> Sequence[str]:
+        """What the submit command says about a job that it has submitted, one note each. Pure."""
+        return ()
+
     def find_submitted(self, plan: Plan) -> JobIdentity | None:
         """Look in the queue for this plan's job, by its log in the run directory, where it is unknown if there is one.
 
@@ -319,7 +323,7 @@ class CommandScheduler(Scheduler):
         if answer.code:
             return self.not_submitted(plan, answer)
         if job_id := self.parse_job_id(answer.out):
-            return SubmitResult(JobIdentity(job_id, self.parse_job_details(answer.out)))
+            return SubmitResult(JobIdentity(job_id, self.parse_job_details(answer.out)), tuple(self.remarks(answer)))
         return self.look_for(plan, f"{command[0]} ended with 0 and printed no job id, but: {answer.last_line}")
 
     def not_submitted(self, plan: Plan, answer: Answer) -> SubmitResult:

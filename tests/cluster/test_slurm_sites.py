@@ -1,11 +1,13 @@
-"""Sites whose commands print lines of their own around Slurm's: wrappers of the real commands, first in PATH."""
+"""Sites with commands and rules of their own: wrappers first in PATH, plugins of Slurm."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 
 from tests.support.cluster import Bed
-from tests.support.clusterjobs import ClusterJob, gridtf
+from tests.support.clusterjobs import ClusterJob, gridtf, refused
 
 BANNER = "echo; echo '  Welcome to the cluster'; echo '--> Checking available allocation (ASC26009)...OK'"
 PLAIN = f'#!/bin/sh\n{BANNER}\n{BANNER} >&2\nexec /usr/bin/$(basename "$0") "$@"\n'
@@ -44,3 +46,50 @@ def test_job_is_found_whatever_the_site_s_wrappers_print(slurm: Bed, site: dict[
     assert f"{form} ({job.id}): CANCELLED" in gridtf(slurm, "cancel", form, env=site).stdout
     refused = gridtf(slurm, "submit", *words[:-2], "--partition", "gpus", "--", "true", env=site, check=False)
     assert "there is no partition 'gpus'" in refused.stderr
+
+
+PLUGIN = """
+function slurm_job_submit(job, partitions, uid)
+  if job.account == nil then
+    slurm.log_user("----")
+    slurm.log_user("Every job needs an account.")
+    slurm.log_user("Yours are listed by `quota`.")
+    return slurm.ERROR
+  end
+  job.partition = "short"
+  job.time_limit = 5
+  slurm.log_user("Your job runs in partition short,\\nfor 5 minutes at most.")
+  return slurm.SUCCESS
+end
+function slurm_job_modify(job, record, partitions, uid)
+  return slurm.SUCCESS
+end
+return slurm.SUCCESS
+"""
+
+
+@pytest.fixture
+def ruled(slurm: Bed) -> Iterator[Bed]:
+    """A site with a job_submit plugin that refuses jobs, and changes others."""
+    folder = slurm.state / "slurm" / "etc" / "slurm"
+    script, conf = folder / "job_submit.lua", folder / "slurm.conf"
+    before = conf.read_text()
+    script.write_text(PLUGIN)
+    try:
+        conf.write_text(f"{before}JobSubmitPlugins=lua\n")
+        slurm.run("ctl", "scontrol", "reconfigure", user="root")
+        yield slurm
+    finally:
+        conf.write_text(before)
+        slurm.run("ctl", "scontrol", "reconfigure", user="root")
+        script.unlink()
+
+
+def test_what_a_job_submit_plugin_says_and_does_is_told(ruled: Bed) -> None:
+    said = refused(ruled, "--nodes", "1", "--gpus-per-node", "1")
+    assert "refuse this job: Every job needs an account. Yours are listed by `quota`.\n" in said
+    words = ("--scheduler", "slurm", "--nodes", "1", "--gpus-per-node", "1", "--time", "10", "--account", "physics")
+    job = ClusterJob(ruled, *words, "--", "sleep", "300")
+    assert "sbatch says: Your job runs in partition short, for 5 minutes at most.\n" in job.submitted.stderr
+    job.running(1)
+    job.gridtf("cancel")

@@ -50,7 +50,6 @@ _ANSWER_LOST = (
     r"(?i)socket timed out|zero bytes were transmitted|(receive|shutdown) failure|timed out reading|"
     r"quiesce timeout|delayed socket error"
 )
-_COMPLAINT = r"(?m)^\w+:? (?:error|fatal): (.*\S)"
 # sbatch: error: s_p_parse_file: cannot stat file /nope: No such file or directory, retrying in 1sec up to 60sec
 _NO_FILE = r"cannot stat file (\S+): ([^,\n]+)"
 # scontrol: error while loading shared libraries: /opt/lib/libreadline.so.8: file too short
@@ -88,9 +87,7 @@ class Slurm(batch.CommandScheduler):
         return {**kept, "SLURM_TIME_FORMAT": "%s"}  # the user's own format may be one that cannot be read back
 
     def message(self, answer: batch.Answer) -> str:
-        # without the command's name in front; a site may print lines of its own as well
-        complaints = re.findall(_COMPLAINT, answer.err)
-        return str(complaints[-1]) if complaints else answer.last_line
+        return submit.complaint(f"{answer.err}\n{answer.out}") or answer.last_line
 
     def unreachable(self, answer: batch.Answer) -> bool:
         return re.search(_UNREACHABLE, answer.err) is not None
@@ -197,6 +194,10 @@ class Slurm(batch.CommandScheduler):
     def parse_job_details(self, output: str) -> Mapping[str, str]:
         cluster = submit.parse_submitted(output)[1]  # in a federation
         return {"cluster": cluster} if cluster else {}
+
+    def remarks(self, answer: batch.Answer) -> Sequence[str]:
+        said = submit.remarks(answer.err)
+        return [f"sbatch says: {said}"] if said else []
 
     def find_submitted(self, plan: Plan) -> JobIdentity | None:
         shown = f"--Format=ArrayJobID:20,STDOUT:{_LONGEST_PATH}"

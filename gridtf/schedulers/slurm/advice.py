@@ -382,7 +382,6 @@ _SHAPE = re.compile(
 )
 # Seen for a job whose reservation begins later; without --test-only, sbatch queues it.
 _NOT_YET = re.compile(r"invalid time specified", re.IGNORECASE)
-_MARKED = re.compile(r"sbatch: (error|fatal|unrecognized|invalid|option)|allocation failure", re.IGNORECASE)
 _OTHERS = (
     ("invalid account", "account", "sacctmgr show associations user=$USER lists your accounts"),
     ("invalid qos", "qos", "sacctmgr show associations user=$USER format=qos lists your QOS"),
@@ -422,7 +421,7 @@ def check(slurm: Slurm, plan: Plan, *, limit: float | None = None) -> tuple[str,
         if answer.code:
             raise
         return ()
-    output = answer.err or answer.out
+    output = f"{answer.err}\n{answer.out}"
     return judge(
         requests,
         answer.code,
@@ -459,10 +458,8 @@ def judge(
         SpecError: When the job requests what the site does not have; it names the key of the job file.
         SchedulerError: When Slurm refuses the job for another reason.
     """
-    lines = [line for line in output.splitlines() if line.strip() and not line.startswith("Try ")]
-    # a site may print lines of its own; sbatch marks most of its errors, but not all
-    complaints = [line for line in lines if _MARKED.match(line)] or lines
-    message = "; ".join(dict.fromkeys(map(plain_message, complaints))) or f"exit code {code}"
+    # sbatch marks most of its errors, but not all
+    message = submit.complaint(output) or "; ".join(filter(None, output.splitlines())) or f"exit code {code}"
     shape = _SHAPE.search(output) is not None
     for request in requests:
         _refuse(request, partitions, [_too_long, *([_too_large, _too_much] if code and shape else [])])
@@ -514,11 +511,6 @@ def associations(slurm: Slurm, column: str, *, limit: float) -> list[str] | None
         return None
     words = (line.split() for line in printed.splitlines())  # a site may print lines of its own, with blanks
     return sorted({name for line in words if len(line) == 1 for name in line[0].split(",") if name})
-
-
-def plain_message(line: str) -> str:
-    """A line of sbatch's output without the words that mark it as an error."""
-    return re.sub(r"^(sbatch: )?((error|fatal|allocation failure): )?", "", line.strip())
 
 
 def _chosen(request: ComponentRequest, partitions: Sequence[Partition]) -> list[Partition]:

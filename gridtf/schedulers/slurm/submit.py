@@ -17,6 +17,13 @@ from gridtf.schedulers.batch import EXCLUDE, NOTIFY, mail, native, word
 # --parsable: the id, and in a federation the cluster; a site's wrapper may drop that option
 _PARSABLE = r"(?a)(\d+)(?:;(\S+))?"
 _PLAIN = r"(?a)Submitted batch job (\d+)(?: on cluster (\S+))?"
+# Lines that are errors; what a site's plugin prints there may be ornament: sbatch: error: ------
+_COMPLAINT = (
+    r"(?m)^(?:\w+:? (?:error|fatal): (?:lua: )?|allocation failure: |sbatch: (?=unrecognized|invalid|option))"
+    r"(.*\w.*?)\s*$"
+)
+# The end of the last one where the site's plugin has refused the job, and has said more before, or elsewhere.
+_BY_PLUGIN = ("Unspecified error", "cli_filter plugin terminated with error")
 
 # --- the script: sbatch(1) ---------------------------------------------------------------------------------------
 
@@ -203,15 +210,41 @@ def parse_submitted(output: str) -> tuple[str, str]:
     """Find the job in the output of sbatch, to which a site may add lines of its own.
 
     Args:
-        output: Has ``4711`` or ``4711;cluster`` as its last line, or ``Submitted batch job 4711 on cluster east``.
+        output: Has one line ``4711`` or ``4711;cluster``, or ``Submitted batch job 4711 on cluster east``.
 
     Returns:
-        (job id, cluster); the id is empty if there is none, the cluster outside a federation.
+        (job id, cluster); the id is empty if there is none, or several; the cluster outside a federation.
     """
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    last = re.fullmatch(_PARSABLE, lines[-1]) if lines else None
-    match = last or next((plain for line in reversed(lines) if (plain := re.search(_PLAIN, line))), None)
-    return (match[1], match[2] or "") if match else ("", "")
+    lines = (line.strip() for line in output.splitlines())
+    matches = (re.fullmatch(_PARSABLE, line) or re.search(_PLAIN, line) for line in lines)
+    found = {(match[1], match[2] or "") for match in matches if match}
+    return found.pop() if len(found) == 1 else ("", "")
+
+
+def complaint(output: str) -> str:
+    """Find the errors in the output of a failed command, in one line; empty if there are none.
+
+    Args:
+        output: As the command prints it. A site's plugin may print several lines, which need not be marked as errors.
+    """
+    marked = re.findall(_COMPLAINT, output)
+    said = [text for text in marked if not text.endswith(_BY_PLUGIN)]
+    if marked and not said:
+        said = [line.strip() for line in output.splitlines() if line.strip() and not re.match(_COMPLAINT, line)]
+    return _joined(said or marked)
+
+
+def remarks(output: str) -> str:
+    """Find what Slurm and the site's plugins say about an accepted job, in one line; empty if they say nothing.
+
+    Args:
+        output: Standard error of sbatch, such as ``sbatch: Your project has 300 hours left.``
+    """
+    return _joined(re.findall(r"(?m)^sbatch: (?!debug)(.*\w.*?)\s*$", output))
+
+
+def _joined(texts: Sequence[str]) -> str:
+    return re.sub(r"([.,:;!?]); ", r"\1 ", "; ".join(dict.fromkeys(text.strip() for text in texts)))
 
 
 def parse_logs(output: str, run_dir: Path, components: int = 1) -> JobIdentity | None:

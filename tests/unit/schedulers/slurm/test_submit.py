@@ -61,11 +61,64 @@ No reservation for this job
         ("Submitted batch job 24", {"job_id": "24"}),
         (f"{BANNER}Submitted batch job 24 on cluster east", {"job_id": "24", "cluster": "east"}),
         ("Submitted batch job 24\nYou have 3 jobs in the queue.", {"job_id": "24"}),
+        ("Submitted as 38\n38\nGood luck", {"job_id": "38"}),  # a cli_filter plugin, and a wrapper
     ],
 )
 def test_submit_finds_the_job_id_in_the_output(sbatch: Path, printed: str, record: dict[str, str]) -> None:
     sbatch.write_text(f"#!/bin/sh\necho '{printed}'\n")
     assert scheduler.submit(plan("slurm")).job.to_record() == record
+
+
+# Standard error of sbatch 22.05, with plugins of a site: job_submit/lua with slurm.log_user, cli_filter/lua.
+USER = "Your account has no GPU hours left."
+HINT = "Apply for more: https://docs.example.org"
+
+
+@pytest.mark.parametrize(
+    ("printed", "notes"),
+    [
+        ("Welcome\n", ()),
+        ("sbatch: partition set to short\n", ("sbatch says: partition set to short",)),
+        ("sbatch: ----\nsbatch:   300 hours left.\nsbatch: See a.org\n", ("sbatch says: 300 hours left. See a.org",)),
+        ("sbatch: lua: info\nsbatch: debug:  auth\n", ("sbatch says: lua: info",)),
+    ],
+)
+def test_what_a_site_s_plugin_says_about_an_accepted_job_is_a_note(
+    sbatch: Path, printed: str, notes: tuple[str, ...]
+) -> None:
+    sbatch.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{printed}END\necho 24\n")
+    assert scheduler.submit(plan("slurm")).notes == notes
+
+
+@pytest.mark.parametrize(
+    ("printed", "said"),
+    [
+        (f"sbatch: error: {USER}\nallocation failure: Unspecified error\n", USER),
+        (
+            f"sbatch: error: -----\nsbatch: error: {USER}\nsbatch: error: {HINT}\nsbatch: error: -----\n"
+            "sbatch: error: Batch job submission failed: Unspecified error\n",
+            f"{USER} {HINT}",
+        ),
+        (
+            "sbatch: error: Pick an account: a, b\n"
+            "allocation failure: Invalid account or account/partition combination specified\n",
+            "Pick an account: a, b; Invalid account or account/partition combination specified",
+        ),
+        (
+            "sbatch: error: lua: Please give --time.\nsbatch: error: cli_filter plugin terminated with error\n",
+            "Please give --time.",
+        ),
+        # printed to standard output
+        (
+            "sbatch: error: cli_filter plugin terminated with error\n\nPlease give --account.\n",
+            "Please give --account.",
+        ),
+        ("allocation failure: Unspecified error\n", "Unspecified error"),
+        ("Welcome\nsbatch: unrecognized option '--x'\nTry \"sbatch --help\"\n", "unrecognized option '--x'"),
+    ],
+)
+def test_refusal_by_a_site_s_plugin_is_told_in_its_own_words(printed: str, said: str) -> None:
+    assert submit.complaint(printed) == said
 
 
 def test_submit_keeps_the_user_s_locale(sbatch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +157,17 @@ def test_submit_that_times_out_may_have_succeeded(sbatch: Path, monkeypatch: pyt
     assert "squeue" in caught.value.hint
 
 
-@pytest.mark.parametrize("answer", ["echo 4711; echo Good luck", "exit 0", "echo '²'", "echo 24; exit 3", "kill -9 $$"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "echo 300; echo 4711",
+        "echo Submitted batch job 24; echo 300",
+        "exit 0",
+        "echo '²'",
+        "echo 24; exit 3",
+        "kill -9 $$",
+    ],
+)
 def test_submit_without_a_job_id_finds_the_job_by_its_log(sbatch: Path, answer: str) -> None:
     lost = "echo 'sbatch: error: Socket timed out on send/recv operation' >&2"
     sbatch.write_text(f"#!/bin/sh\n{lost}\n{answer}\n")
