@@ -305,9 +305,12 @@ _INSTEAD = {"served_ps": "ps", "replace": 1}  # kind -> value of the variable th
 
 
 def flag(key: str) -> str:
-    """The option that sets a key, as in messages; the key itself where none does, as for ``tasks.ps.cpus``."""
+    """The option that sets a key, as in messages; the key itself where none does, as for ``tasks.ps.cpus``, and for a
+    variable of the scheduler's commands, such as ``SBATCH_TIMELIMIT``."""
     known = next((option.flags[0] for option in OPTIONS if option.key == key), "")
-    return known or (key if "." in key or key in ("command", "tasks") else f"--{key.replace('_', '-')}")
+    return known or (
+        key if "." in key or key in ("command", "tasks") or key.isupper() else f"--{key.replace('_', '-')}"
+    )
 
 
 def _by_flag(word: str, table: Table) -> Option | None:

@@ -219,13 +219,8 @@ def unusable_nodes(chosen: Sequence[Partition]) -> str:
 
 # --- what the job requests; pure ---------------------------------------------------------------------------------
 
-# sbatch(1), INPUT ENVIRONMENT VARIABLES: they override the directives of a script.
-_VARIABLES = {
-    "SBATCH_PARTITION": "partition",
-    "SBATCH_TIMELIMIT": "time",
-    "SBATCH_ACCOUNT": "account",
-    "SBATCH_QOS": "qos",
-}
+# sbatch(1), INPUT ENVIRONMENT VARIABLES: SBATCH_QOS is --qos; these have other names than their options.
+_VARIABLES = {"SBATCH_TIMELIMIT": "time", "SBATCH_MEM_PER_NODE": "mem", "SBATCH_ARRAY_INX": "array"}
 # Options that sbatch copies from the first component of a heterogeneous job to the others.
 _COPIED = ("time", "account", "qos", "mem")
 # 2, gpu:2, a100:2, gpu:2080ti:2, gpu:1g.10gb:1; gres/gpu:2
@@ -274,7 +269,7 @@ def component_requests(plan: Plan, environ: Mapping[str, str]) -> tuple[Componen
         One request for each component, the one with the training tasks first.
     """
     request = plan.request
-    variables = {option: name for name, option in _VARIABLES.items() if environ.get(name)}
+    variables = variables_of(environ)
     options = {**request.native, **{option: environ[name] for option, name in variables.items()}}
     keys = {**dict.fromkeys(request.native, "native"), **variables}
     found = [_first(plan, options, keys)]
@@ -290,6 +285,35 @@ def component_requests(plan: Plan, environ: Mapping[str, str]) -> tuple[Componen
             )
         )
     return tuple(found)
+
+
+def variables_of(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables by which sbatch's environment overrides the directives of a script: option -> name."""
+    names = [name for name, text in environ.items() if text and name.startswith("SBATCH_")]
+    return {_VARIABLES.get(name, name.removeprefix("SBATCH_").lower().replace("_", "-")): name for name in names}
+
+
+def overridden(plan: Plan, environ: Mapping[str, str]) -> list[str]:
+    """Notes on the options of a plan that the environment overrides.
+
+    Args:
+        plan: The submission.
+        environ: The environment of sbatch.
+
+    Raises:
+        SpecError: Where it makes an array of the job.
+    """
+    own, found = submit.parse_native(submit.directives(plan)), variables_of(environ)
+    if "array" in found and "array" not in own:
+        what = "it makes a job array, whose elements would share one run directory"
+        raise SpecError(
+            found["array"], what, hint=f"unset {found['array']}; an array is requested with --native=--array=…"
+        )
+    return [
+        f"{name}={environ[name]} in the environment takes precedence over --{option}={own[option]}"
+        for option, name in found.items()
+        if own.get(option, environ[name]) != environ[name]
+    ]
 
 
 def _first(plan: Plan, options: Mapping[str, str], keys: Mapping[str, str]) -> ComponentRequest:
@@ -403,33 +427,28 @@ def check(slurm: Slurm, plan: Plan, *, limit: float | None = None) -> tuple[str,
         limit: Seconds that each command may take; None: as any question to the queue.
 
     Returns:
-        Notes for the user: what the job will have to wait for.
+        Notes for the user: what the environment overrides, and what the job will have to wait for.
 
     Raises:
         SpecError: When the job requests what the site does not have; it names the key of the job file.
         SchedulerError: When Slurm does not answer, or refuses the job for another reason.
     """
     limit = limit or slurm.query_patience
+    notes = overridden(plan, os.environ)
     answer = slurm.run(["sbatch", "--test-only"], limit=limit, text=plan.script)
     requests = component_requests(plan, os.environ)
     # sbatch accepts a walltime above the partition's limit, unless the site has EnforcePartLimits
     if answer.code == 0 and all(request.time is None for request in requests):
-        return ()
+        return tuple(notes)
     try:
         partitions = query_partitions(slurm, limit=limit)
     except SchedulerError:
         if answer.code:
             raise
-        return ()
+        return tuple(notes)
     output = f"{answer.err}\n{answer.out}"
-    return judge(
-        requests,
-        answer.code,
-        output,
-        partitions,
-        available=_available(slurm, output) if answer.code else "",
-        reserved=bool(os.environ.get("SBATCH_RESERVATION")),
-    )
+    available = _available(slurm, output) if answer.code else ""
+    return (*notes, *judge(requests, answer.code, output, partitions, available=available))
 
 
 def judge(
@@ -439,7 +458,6 @@ def judge(
     partitions: Sequence[Partition],
     *,
     available: str = "",
-    reserved: bool = False,
 ) -> tuple[str, ...]:
     """Judge a job by the output of sbatch --test-only and the site's partitions. Pure.
 
@@ -449,7 +467,6 @@ def judge(
         output: Its output.
         partitions: The partitions of the site.
         available: Accounts or QOS that the user may use, as a hint; empty where they are not known.
-        reserved: Whether the environment names a reservation.
 
     Returns:
         Notes for the user: what the job will have to wait for.
@@ -471,7 +488,7 @@ def judge(
         chosen = [partition for request in requests for partition in _chosen(request, partitions)]
         if unusable := unusable_nodes(chosen):
             return (f"the job waits for nodes that cannot be used now: {unusable}",)
-    if _NOT_YET.search(output) and (reserved or any("reservation" in request.keys for request in requests)):
+    if _NOT_YET.search(output) and any("reservation" in request.keys for request in requests):
         return ("the job waits until its reservation begins",)
     for phrase, option, hint in _OTHERS:
         if re.search(phrase, output, re.IGNORECASE):

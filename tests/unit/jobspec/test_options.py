@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gridtf import schedulers
-from gridtf.jobspec.options import MERGED, aliases, by_variable
+from gridtf.jobspec.options import MERGED, aliases, by_variable, flag
 from gridtf.jobspec.spec import JobSpec, TaskSpec
 from gridtf.jobspec.tasktypes import TASK_TYPES
 from gridtf.values import fields
@@ -170,3 +170,8 @@ def test_invalid_flag_is_reported_with_a_hint(words: str, what: str, hint: str, 
     assert error.what == what
     assert hint in error.hint
     assert error.exit_code == 2
+
+
+def test_flag_of_a_key_as_messages_show_it() -> None:
+    keys = ("time", "native", "tasks.ps.cpus", "SBATCH_TIMELIMIT")
+    assert [flag(key) for key in keys] == ["--time", "--native", "tasks.ps.cpus", "SBATCH_TIMELIMIT"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -231,8 +232,8 @@ def test_gpu_types_in_native_options(option: str, gpu_type: str, gpus: int) -> N
 
 def test_reservation_that_begins_later_is_a_note() -> None:
     output = "allocation failure: Invalid time specified\n"
-    for request, reserved in ((requests(native=["--reservation=x"]), False), (requests(), True)):
-        notes = advice.judge(request, 1, output, parse_partitions(SINFO), reserved=reserved)
+    for request in (requests(native=["--reservation=x"]), requests({"SBATCH_RESERVATION": "x"})):
+        notes = advice.judge(request, 1, output, parse_partitions(SINFO))
         assert notes == ("the job waits until its reservation begins",)
     with pytest.raises(SchedulerError, match="Invalid time specified"):
         advice.judge(requests(), 1, output, parse_partitions(SINFO))
@@ -268,14 +269,42 @@ def test_component_requests() -> None:
     assert (native.partitions, native.time, native.nodes, native.mem) == (("a", "b"), 7200, 3, 0)
 
 
+@pytest.mark.parametrize(
+    ("variable", "native", "note"),
+    [
+        ("SBATCH_TIMELIMIT=5", [], "SBATCH_TIMELIMIT=5 in the environment takes precedence over --time=00:10:00"),
+        (
+            "SBATCH_GPUS_PER_NODE=1",
+            [],
+            "SBATCH_GPUS_PER_NODE=1 in the environment takes precedence over --gpus-per-node=2",
+        ),
+        ("SBATCH_QOS=long", ["-q short"], "SBATCH_QOS=long in the environment takes precedence over --qos=short"),
+        ("SBATCH_QOS=long", [], ""),  # a default of the user's own
+        ("SBATCH_GPUS_PER_NODE=2", [], ""),
+        ("SBATCH_TIMELIMIT=", [], ""),
+        ("SBATCH_ARRAY_INX=0-3", ["--array=0-3"], ""),
+    ],
+)
+def test_options_that_the_environment_overrides_are_told(variable: str, native: list[str], note: str) -> None:
+    name, _, text = variable.partition("=")
+    job = plan("slurm", name="x", time=10, gpus_per_node=2, native=native)
+    assert advice.overridden(job, {"PATH": "/bin", name: text}) == [note] * bool(note)
+
+
+def test_array_by_the_environment_alone_is_refused() -> None:
+    with pytest.raises(SpecError, match="share one run directory") as caught:
+        advice.overridden(plan("slurm", name="x"), {"SBATCH_ARRAY_INX": "0-3"})
+    assert caught.value.key == "SBATCH_ARRAY_INX"
+
+
 # --- check, with stand-ins for Slurm's commands ------------------------------------------------------------------
 
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    for name in ("SBATCH_PARTITION", "SBATCH_TIMELIMIT", "SBATCH_ACCOUNT", "SBATCH_QOS"):
-        monkeypatch.delenv(name, raising=False)
+    for name in advice.variables_of(os.environ).values():
+        monkeypatch.delenv(name)
     command(tmp_path, "sinfo", f"cat <<'END'\n{SINFO}END")
     command(tmp_path, "scontrol", 'echo "Slurmctld(primary) at ctl is DOWN"')
     command(tmp_path, "sacctmgr", "echo 'Dear user,'; echo physics; echo chemistry,physics")
