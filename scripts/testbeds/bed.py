@@ -45,6 +45,8 @@ class Bed:
         version: Of the scheduler, where it is not that of this machine, such as 24.11.
         shares: Folders that all hosts see at their real paths.
         options: KEY=VALUE for the scheduler's configuration.
+        root: The folder of another Grid Engine than Debian's; empty for Debian's.
+        qrsh_newlines: Whether qrsh passes newlines as Open Cluster Scheduler's does.
         hosts: Host -> its first process.
         cut: Hosts whose link is down.
     """
@@ -57,6 +59,8 @@ class Bed:
     version: str = ""
     shares: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
+    root: str = ""
+    qrsh_newlines: bool = False
     hosts: dict[str, Process] = dataclasses.field(default_factory=dict)
     cut: tuple[str, ...] = ()
 

@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from . import bed as beds
 from . import cluster, enter, processes, remote, sge, slurm, versions
@@ -48,7 +49,7 @@ def _up(scheduler: Scheduler, options: argparse.Namespace) -> None:
             raise TestbedError(f"--option {option} is not KEY=VALUE", code=2)
     for name, why in scheduler.REFUSED.items():
         if getattr(options, name):
-            raise TestbedError(f"--{name} is not for {options.kind}", why=why, code=2)
+            raise TestbedError(f"--{name.replace('_', '-')} is not for {options.kind}", why=why, code=2)
     bed = Bed(
         options.kind,
         sharing=options.shared,
@@ -56,8 +57,10 @@ def _up(scheduler: Scheduler, options: argparse.Namespace) -> None:
         accounting=options.accounting,
         second_network=options.second_network,
         version=options.version,
-        shares=cluster.shares(options.share),
+        shares=cluster.shares([*options.share, *filter(None, [options.root])]),
         options=tuple(options.option),
+        root=str(Path(options.root).absolute()) if options.root else "",
+        qrsh_newlines=options.qrsh_newlines,
     )
     cluster.up(scheduler, bed, _quiet if options.quiet else _say)
     if not options.quiet:
@@ -80,7 +83,7 @@ def _exec(scheduler: Scheduler, options: argparse.Namespace) -> int:
     user = "root" if options.root else options.user
     environ = enter.environment(user, os.environ, scheduler.ENVIRONMENT)
     if scheduler.BINARIES:
-        environ["PATH"] += f":{scheduler.BINARIES}"
+        environ["PATH"] = f"{scheduler.BINARIES}:{environ['PATH']}"  # before those of other installations
     environ.update(extra)
     if not processes.alive(bed.hosts[host]):
         raise TestbedError(
@@ -170,9 +173,18 @@ def _parser() -> argparse.ArgumentParser:
         for name, text in (
             ("cgroups", "constrain jobs to their GPUs by control groups (v1)"),
             ("accounting", "with slurmdbd and MariaDB (200 MB to install)"),
+            ("qrsh_newlines", "qrsh passes a newline as the characters \\n, as Open Cluster Scheduler's does"),
         ):
             shown = argparse.SUPPRESS if name in scheduler.REFUSED else text
-            up.add_argument(f"--{name}", action="store_true", help=shown)
+            up.add_argument(f"--{name.replace('_', '-')}", action="store_true", help=shown)
+        other = "another Grid Engine's folder, as SGE_ROOT at a site (default: GRIDTF_TESTBED_SGE_ROOT)"
+        refused = "root" in scheduler.REFUSED
+        up.add_argument(
+            "--root",
+            metavar="DIR",
+            default=None if refused else os.environ.get("GRIDTF_TESTBED_SGE_ROOT"),
+            help=argparse.SUPPRESS if refused else other,
+        )
         up.add_argument(
             "--version",
             default="",

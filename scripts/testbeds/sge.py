@@ -13,13 +13,12 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
 
-from . import boot, cluster
+from . import boot, cluster, sgeroot
 from .bed import Bed
 from .errors import TestbedError
 from .network import SBIN
 from .sgeconf import (
     ADDRESSES,
-    ADMIN,
     ARCH,
     CELL,
     COMMON,
@@ -55,23 +54,24 @@ ENVIRONMENT = {
     "SGE_QMASTER_PORT": str(MASTER_PORT),
     "SGE_EXECD_PORT": str(MASTER_PORT + 1),
 }
-_PROGRAMS = Path("/usr/lib/gridengine")  # /usr/bin/qsub and the like are Debian's shell scripts that start these
-_SHARE = Path("/usr/share/gridengine")
-_DRMAA = Path("/usr/lib/gridengine-drmaa/lib/libdrmaa.so.1.0")
 _ENVIRON = {"PATH": SBIN, "LANG": "C.UTF-8", **ENVIRONMENT}
 _UTC = {**_ENVIRON, "PATH": f"{BINARIES}:{SBIN}", "TZ": "UTC"}
 
 
 def packages(bed: Bed) -> dict[str, str]:
     """Command, or file -> the packages that contain it."""
+    needed = {"tcsh": "tcsh", "ip": "iproute2"}
+    if bed.root:
+        sgeroot.need(bed.root)
+        return needed
+    own = sgeroot.links("")
     return {
-        str(_SHARE / "util/arch"): "gridengine-common",
-        str(_PROGRAMS / "sge_qmaster"): "gridengine-master",
-        str(_PROGRAMS / "sge_execd"): "gridengine-exec",
-        str(_PROGRAMS / "qsub"): "gridengine-client",
-        str(_DRMAA): "gridengine-drmaa1.0",
-        "tcsh": "tcsh",
-        "ip": "iproute2",
+        str(own["util"] / "arch"): "gridengine-common",
+        str(own[sgeroot.BIN] / "sge_qmaster"): "gridengine-master",
+        str(own[sgeroot.BIN] / "sge_execd"): "gridengine-exec",
+        str(own[sgeroot.BIN] / "qsub"): "gridengine-client",
+        str(sgeroot.DRMAA): "gridengine-drmaa1.0",
+        **needed,
     }
 
 
@@ -82,10 +82,11 @@ def fetch(bed: Bed, say: Callable[[str], None]) -> None:
 def prepare(bed: Bed) -> None:
     """Make the cell, as its installation would, before any host starts."""
     cell, spool = bed.state / "root" / CELL, bed.disk(MASTER) / "qmaster"
-    _make_root(bed.state / "root")
+    sgeroot.make(bed.state / "root", bed.root, newlines=bed.qrsh_newlines)
     for resource in ("centry", "usersets"):
-        shutil.copytree(_SHARE / "util/resources" / resource, spool / resource)
-    for name, text in files(bed.options).items():
+        shutil.copytree(sgeroot.links(bed.root)["util"] / "resources" / resource, spool / resource)
+    engine = sgeroot.engine(bed.root)
+    for name, text in files(bed.options, engine).items():
         kind, _, rest = name.partition("/")
         file = {"common": cell / "common", "spool": spool}[kind] / rest
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -93,7 +94,7 @@ def prepare(bed: Bed) -> None:
     spools = [bed.disk(host) / "execd" for host in NODES]
     for folder in spools:
         folder.mkdir()
-    account = pwd.getpwnam(ADMIN)
+    account = pwd.getpwnam(engine.admin)
     for top in (cell, spool, *spools):
         for path in (top, *top.rglob("*")):
             os.chown(path, account.pw_uid, account.pw_gid)
@@ -136,12 +137,13 @@ def usable(text: str) -> dict[str, bool]:
 def registered(messages: str) -> dict[str, float]:
     """Read the qmaster's messages: host -> when its execd has last registered, in seconds since 1970; times in UTC.
 
-    11/21/2026 14:05:23|worker|ctl|I|execd on n4 registered
+    11/21/2026 14:05:23|worker|ctl|I|execd on n4 registered; Open Cluster Scheduler: 2026-11-21 14:05:23.123456|…
     """
     found = {}
     for line in messages.splitlines():
-        if match := re.fullmatch(r"([\d/]+ [\d:]+)\|.*\|execd on (\S+) registered", line):
-            found[match[2]] = float(calendar.timegm(time.strptime(match[1], "%m/%d/%Y %H:%M:%S")))
+        if match := re.fullmatch(r"([\d/-]+ [\d:]+)(?:\.\d+)?\|.*\|execd on (\S+) registered", line):
+            form = "%Y-%m-%d %H:%M:%S" if "-" in match[1] else "%m/%d/%Y %H:%M:%S"
+            found[match[2]] = float(calendar.timegm(time.strptime(match[1], form)))
     return found
 
 
@@ -178,22 +180,6 @@ def wait_until_well(bed: Bed, hosts: list[str], *, since: float = 0, limit: floa
 def ask(bed: Bed, command: list[str]) -> subprocess.CompletedProcess[str]:
     """Run a command of the scheduler; subprocess.TimeoutExpired when it does not respond."""
     return cluster.ask(bed, MASTER, command, _UTC)
-
-
-def _make_root(root: Path) -> None:
-    """Make SGE_ROOT, with links to files that Debian installs elsewhere."""
-    library = root / "lib" / ARCH
-    for folder in (root / "bin", root / "utilbin", library):
-        folder.mkdir(parents=True)
-    for link, target in {
-        root / "bin" / ARCH: _PROGRAMS,
-        root / "utilbin" / ARCH: _PROGRAMS,
-        root / "util": _SHARE / "util",
-        library / "libspoolc.so": _PROGRAMS / "libspoolc.so",
-        library / "libdrmaa.so.1.0": _DRMAA,
-        library / "libdrmaa.so": Path("libdrmaa.so.1.0"),
-    }.items():
-        link.symlink_to(target)
 
 
 def _look(bed: Bed) -> dict[str, bool]:

@@ -6,6 +6,7 @@ sgedefaults.py names.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 from .errors import TestbedError
@@ -28,12 +29,26 @@ COMMON = f"{ROOT}/{CELL}/common"
 MASTER_PORT = 6444
 MASTER_SPOOL = f"{DISK}/qmaster"
 EXECD_SPOOL = f"{DISK}/execd"
-ADMIN = "sgeadmin"
 
 _Attributes = dict[str, str]
 
+
+@dataclasses.dataclass(frozen=True)
+class Engine:
+    """What differs from one Grid Engine to another.
+
+    Attributes:
+        admin: The user whose files a cell's are.
+        cluster: Attributes of the cluster that not all have, with values.
+        environment: All attributes of a parallel environment, with values.
+    """
+
+    admin: str = "sgeadmin"
+    cluster: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    environment: Mapping[str, str] = dataclasses.field(default_factory=lambda: ENVIRONMENT)
+
+
 _BOOTSTRAP = {
-    "admin_user": ADMIN,
     "default_domain": "none",
     "ignore_fqdn": "false",
     "spooling_method": "classic",
@@ -44,6 +59,7 @@ _BOOTSTRAP = {
     "security_mode": "none",
     "listener_threads": "2",
     "worker_threads": "2",
+    "reader_threads": "2",  # Open Cluster Scheduler's; others ignore it
     "scheduler_threads": "1",
 }
 
@@ -119,22 +135,23 @@ _PLACES = {
 }
 
 
-def files(options: Sequence[str]) -> Mapping[str, str]:
+def files(options: Sequence[str], engine: Engine | None = None) -> Mapping[str, str]:
     """common/FILE (below COMMON) and spool/FILE (below MASTER_SPOOL) -> text.
 
     options: NAME.ATTRIBUTE=VALUE for a queue, parallel environment or host, ATTRIBUTE=VALUE for the configuration of
     the cluster or of the scheduler. TestbedError for one that there is not.
     """
-    objects = _objects()
+    engine = engine or Engine()
+    objects = _objects(engine)
     for option in options:
         place, _, value = option.partition("=")
         name, key = _find(place, objects)
         objects[name][key] = value
     return {
-        "common/bootstrap": _text(_BOOTSTRAP),
+        "common/bootstrap": _text({"admin_user": engine.admin, **_BOOTSTRAP}),
         "common/act_qmaster": f"{MASTER}\n",
         "common/cluster_name": "testbed\n",
-        "spool/managers": f"root\n{ADMIN}\n",
+        "spool/managers": "".join(f"{name}\n" for name in dict.fromkeys(("root", engine.admin))),
         "spool/jobseqnum": "0\n",
         "spool/arseqnum": "0\n",
         **{f"spool/centry/{name}": _text(_resource(name)) for name in _RESOURCES},
@@ -148,12 +165,12 @@ def files(options: Sequence[str]) -> Mapping[str, str]:
     }
 
 
-def _objects() -> dict[str, _Attributes]:
+def _objects(engine: Engine) -> dict[str, _Attributes]:
     """All that options can change."""
     return {
-        "global": {**CLUSTER, **_CLUSTER},
+        "global": {**CLUSTER, **engine.cluster, **_CLUSTER},
         "scheduler": {**SCHEDULER, **_SCHEDULER},
-        **{name: _environment(name) for name in _ENVIRONMENTS},
+        **{name: _environment(name, engine.environment) for name in _ENVIRONMENTS},
         **{name: _queue(name, 10 * place) for place, name in enumerate(_QUEUES)},
         **{name: _host(name, ",".join([f"slots={SLOTS}", *(f"{gpu}={GPUS}" for gpu in _RESOURCES)])) for name in NODES},
     }
@@ -195,11 +212,11 @@ def _hosts(queue: _Attributes) -> Sequence[str]:
     return NODES if queue["hostlist"] == "@allhosts" else queue["hostlist"].split()
 
 
-def _environment(name: str) -> _Attributes:
+def _environment(name: str, attributes: Mapping[str, str]) -> _Attributes:
     rule, *flags = _ENVIRONMENTS[name]
     keys = ("control_slaves", "job_is_first_task", "accounting_summary")
     own = {key: str(flag).upper() for key, flag in zip(keys, flags, strict=True)}
-    return {"pe_name": name, **ENVIRONMENT, "slots": "999", "allocation_rule": rule, **own}
+    return {"pe_name": name, **attributes, "slots": "999", "allocation_rule": rule, **own}
 
 
 def _resource(name: str) -> _Attributes:

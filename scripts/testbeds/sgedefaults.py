@@ -1,6 +1,7 @@
 """All attributes of the objects of a Grid Engine cell, with the values that an installation gives them.
 
-A file must hold every one of its object's: sge_conf(5), sched_conf(5), host_conf(5), queue_conf(5), sge_pe(5).
+A file must hold every one of its object's: sge_conf(5), sched_conf(5), host_conf(5), queue_conf(5), sge_pe(5). These
+are of Son of Grid Engine 8.1.9; sgeroot.py finds out what another one has instead.
 """
 
 from __future__ import annotations
@@ -51,6 +52,15 @@ CLUSTER = {
     "reprioritize": "0",
     "jsv_url": "none",
     "jsv_allowed_mod": "ac,h,i,e,o,j,M,N,p,w",
+}
+
+# Of the cluster, where a Grid Engine knows them: as Open Cluster Scheduler 9.1.4 shows them.
+CLUSTER_OF_SOME = {
+    "mail_tag": "none",
+    "max_advance_reservations": "0",
+    "gdi_request_limits": "none",
+    "binding_params": "enabled=true,implicit=false,mode=default,default_unit=C,on_any_host=false,filter=NONE",
+    "topology_file": "none",
 }
 
 SCHEDULER = {

@@ -26,6 +26,7 @@ NASTY = [
     "#$ -l x",
     "%s;&|",
 ]
+DAEMONS = (("ctl", "sge_qmaster"), ("n1", "sge_execd"))
 REPEAT = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ['NASTY'], os.environ['HOSTNAME']]))"
 
 
@@ -46,20 +47,31 @@ def test_cancel_from_another_process(sge: Bed, way: str) -> None:
     assert "has ended" in gridtf(sge, "cancel", job.id).stdout or job.status()["state"] == "CANCELLED"
 
 
-def test_arguments_and_environment_reach_every_host_unchanged(sge: Bed) -> None:
+@pytest.mark.parametrize("bed", ["sge", "other_sge"], indirect=True)
+def test_arguments_and_environment_reach_every_host_unchanged(bed: Bed) -> None:
+    """Also by a qrsh that makes two characters of a newline, of a Grid Engine that is installed elsewhere."""
     nasty = "".join(NASTY)
     words = ["--env", "PATH", "--env", f"NASTY={nasty}", "--pe", "one", "--workers", "4", "--name", "nasty"]
-    job = ClusterJob(sge, "--env", "PYTHONPATH", *words, "--", "python", "-c", REPEAT, *NASTY)
+    job = ClusterJob(bed, "--env", "PYTHONPATH", *words, "--", "python", "-c", REPEAT, *NASTY)
     assert job.verdict()["state"] == "COMPLETED"
     printed = [json.loads(text) for text in job.logs().values()]
     assert printed == [[NASTY, nasty, host] for host in ("n1", "n2", "n3", "n4")]
+
+
+def test_programs_of_an_installation_elsewhere_run(other_sge: Bed) -> None:
+    daemon = "pid=$(pgrep -o -x $0); readlink /proc/$pid/exe"
+    programs = [other_sge.run(host, "bash", "-c", daemon, name, user="root").stdout.strip() for host, name in DAEMONS]
+    assert [program.split("/root/")[-1] for program in programs] == [f"bin/lx-amd64/{name}" for _, name in DAEMONS]
+    assert other_sge.run("login", "bash", "-c", "readlink -f $(type -p qconf)").stdout.startswith("/tmp/sge-")
 
 
 def test_task_on_one_core_has_one_thread(sge: Bed) -> None:
     """Open Cluster Scheduler binds jobs to cores without a word of it in PE_HOSTFILE."""
     bind = "taskset -pc $(taskset -pc $$ | grep -o '[0-9]*$') $$"
     words = ("--pe", "smp", "--workers", "1", "--cpus-per-task", "2", "--setup", bind)
-    job = submitted(sge, *words, name="bound", command='echo "threads $OMP_NUM_THREADS of $(env -u OMP_NUM_THREADS nproc)"')
+    job = submitted(
+        sge, *words, name="bound", command='echo "threads $OMP_NUM_THREADS of $(env -u OMP_NUM_THREADS nproc)"'
+    )
     assert job.verdict()["state"] == "COMPLETED"
     assert list(job.logs().values()) == ["threads 1 of 1\n"]
 

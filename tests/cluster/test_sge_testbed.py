@@ -16,7 +16,7 @@ from tests.support.footprints import await_, footprint, left_by, processes_of, s
 from tests.support.sgebed import GridEngineBed
 
 sys.path.append(str(CHECKOUT / "scripts"))
-from testbeds import errors, packages, sge as sge_bed, sgeconf  # noqa: I001
+from testbeds import errors, packages, sge as sge_bed, sgeconf, sgedefaults, sgeroot  # noqa: I001
 
 HOSTS = ("n1", "n2", "n3", "n4")
 
@@ -176,6 +176,8 @@ def test_refusals_of_the_testbed_command(tmp_path: Path) -> None:
     assert (refused.returncode, refused.stderr.splitlines()[0]) == (2, "error: --cgroups is not for sge")
     refused = bed.tool("up", "--accounting", check=False)
     assert "qacct works without it" in refused.stderr
+    refused = bed.tool("up", "--root", "/mnt", check=False)
+    assert (refused.returncode, refused.stderr.splitlines()[0]) == (2, "error: /mnt holds no Grid Engine for lx-amd64")
     refused = bed.tool("up", "--option", "all.q.colour=red", check=False)
     assert refused.stderr.startswith("error: --option all.q.colour: Grid Engine has no such attribute\n")
     assert not (tmp_path / "sge").exists()
@@ -203,8 +205,84 @@ def test_parse_queues_and_registrations() -> None:
         "01/01/1970 00:00:05|worker|ctl|I|execd on n1 registered\n"
         "01/01/1970 00:01:00|  main|ctl|W|something else\n"
         "01/01/1970 00:01:40|worker|ctl|I|execd on n1 registered\n"
+        "1970-01-01 00:01:40.500123|worker|ctl|I|execd on n2 registered\n"  # Open Cluster Scheduler
     )
-    assert sge_bed.registered(messages) == {"n1": 100}
+    assert sge_bed.registered(messages) == {"n1": 100, "n2": 100}
+
+
+RECORDED = CHECKOUT / "tests/recorded/grid-engine"
+
+
+def made(home: Path, *, arch: str = "lx-amd64", qmaster: bytes = b"#!/bin/sh\nexit 1\n") -> Path:
+    """The files of a Grid Engine, as far as the test bed looks at them."""
+    for name in (f"bin/{arch}", f"utilbin/{arch}", f"lib/{arch}", "util/resources/centry"):
+        (home / name).mkdir(parents=True)
+    for name in ("sge_qmaster", "sge_execd"):
+        (home / "bin" / arch / name).write_bytes(qmaster)
+        (home / "bin" / arch / name).chmod(0o755)
+    return home
+
+
+@pytest.mark.parametrize(
+    ("engine", "more"),
+    [
+        ("ocs-9.1.4", {"ign_sreq_on_mhost", "master_forks_slaves", "daemon_forks_slaves"}),
+        ("daimh-8.1.10", {"enable_cpuquota", "qsort_args"}),
+    ],
+)
+def test_attributes_of_parallel_environments_are_those_of_the_installation(
+    engine: str, more: set[str], tmp_path: Path
+) -> None:
+    folder = made(tmp_path / "root") / "util/resources/pe"
+    folder.mkdir()
+    (folder / "make").write_text("# Version: 8\n#\n" + (RECORDED / engine / "qconf-sp-rrs.txt").read_text())
+    text = sgeconf.files((), sgeroot.engine(str(tmp_path / "root")))["spool/pe/smp"]
+    found = dict(line.split(None, 1) for line in text.splitlines())
+    assert set(found) - (set(sgedefaults.ENVIRONMENT) - {"qsort_args"}) == {"pe_name", *more}
+    assert (found["pe_name"], found["allocation_rule"], found["slots"]) == ("smp", "$pe_slots", "999")
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (b"gid_range\0", set()),
+        (b"xmail_tag\0binding_params\0jsv_url\0", {"mail_tag", "binding_params"}),
+    ],
+)
+def test_attributes_of_the_cluster_are_those_that_the_qmaster_names(
+    names: bytes, expected: set[str], tmp_path: Path
+) -> None:
+    found = sgeroot.engine(str(made(tmp_path / "root", qmaster=b"\x7fELF\0" + names)))
+    assert set(found.cluster) == expected
+    assert found.environment == sgedefaults.ENVIRONMENT  # there is no example
+    assert expected <= set(re.findall(r"(?m)^\w+", sgeconf.files((), found)["common/configuration"]))
+
+
+FOREIGN = b"\x7fELF\2\1\1" + bytes(9) + b"\2\0\xb7\0" + bytes(44)  # of another processor
+
+
+def test_root_that_is_no_usable_installation_is_refused(tmp_path: Path) -> None:
+    """One error: what is wrong with the folder, why, and what to give instead."""
+
+    def refused(home: Path) -> tuple[str, str]:
+        with pytest.raises(errors.TestbedError) as caught:
+            sgeroot.need(str(home))
+        what, why, hint = caught.value.lines
+        assert str(home) in what
+        assert "\n" not in what + why + hint
+        return what.replace(str(home), "DIR"), why
+
+    (tmp_path / "empty").mkdir()
+    none = "DIR holds no Grid Engine for lx-amd64"
+    assert refused(tmp_path / "empty") == (none, "there is no bin/lx-amd64/sge_qmaster")
+    other = made(tmp_path / "other", arch="lx-arm64")
+    assert refused(other) == (none, "there is no bin/lx-amd64/sge_qmaster, but programs for lx-arm64")
+    foreign = made(tmp_path / "foreign", qmaster=FOREIGN)
+    assert refused(foreign) == ("the Grid Engine in DIR does not run on this machine", "sge_qmaster: Exec format error")
+    closed = made(tmp_path / "closed")
+    sgeroot.need(str(closed))
+    (closed / "lib").chmod(0o750)
+    assert refused(closed) == ("DIR/lib cannot be shared", "plain users may not enter it")
 
 
 def test_packages_are_preseeded_before_installation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

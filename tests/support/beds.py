@@ -27,6 +27,7 @@ BEDS: dict[str, dict[str, object]] = {
     "laggy_sge": {"shared": "laggy"},
     "remote_sge": {"shared": "remote"},
     "two_network_sge": {"second_network": True},
+    "other_sge": {},  # installed elsewhere than Debian's
 }
 
 # For tests of all schedulers: the test runs once on each of these beds, passed as its argument ``bed``.

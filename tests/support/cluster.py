@@ -82,8 +82,9 @@ class Bed:
         version: str = "",
         share: Sequence[Path] = (),
         options: Sequence[str] = (),
+        more: Sequence[str] = (),
     ) -> None:
-        arguments = ["up", "--shared", shared, *["--cgroups"] * cgroups, *["--accounting"] * accounting]
+        arguments = ["up", *more, "--shared", shared, *["--cgroups"] * cgroups, *["--accounting"] * accounting]
         arguments += ["--second-network"] * second_network + [f"--version={version}"] * bool(version)
         arguments += [f"--share={folder}" for folder in share] + [f"--option={option}" for option in options]
         self.tool(*arguments, timeout=900)  # packages may have to be installed

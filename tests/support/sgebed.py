@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 from tests.support.cluster import PATH, Bed
 
 BINARIES = "/mnt/sge/bin/lx-amd64"
+OTHER_ROOT = "GRIDTF_TESTBED_SGE_ROOT"
+_DEBIAN = Path("/usr/lib/gridengine")
 
 
 class GridEngineBed(Bed):
@@ -21,6 +26,9 @@ class GridEngineBed(Bed):
     delete, deleted = "qdel", "deleted with qdel"
     server = "Grid Engine's qmaster on ctl"
     questions = ("qstat -f -u * -explain aE", "qstat -j {id}")
+
+    def environ(self) -> dict[str, str]:
+        return {**super().environ(), **{name: os.environ[name] for name in (OTHER_ROOT,) if name in os.environ}}
 
     def stop_server(self) -> None:
         self.run("ctl", "pkill", "-9", "-x", "sge_qmaster", user="root")
@@ -43,3 +51,16 @@ class GridEngineBed(Bed):
     def _look(self, *options: str) -> ET.Element:
         """The output of qstat on queues and jobs."""
         return ET.fromstring(self.run("ctl", "qstat", "-f", "-xml", *options, user="root").stdout)
+
+
+def installed(home: Path) -> Path:
+    """Lay Debian's Grid Engine out in a folder as its own installer would; returns the folder."""
+    bin_, utilbin, lib = (home / name / "lx-amd64" for name in ("bin", "utilbin", "lib"))
+    for folder in (bin_, utilbin, lib):
+        folder.mkdir(parents=True)
+    for file in _DEBIAN.iterdir():
+        command = file.name.startswith(("q", "sge_")) and file.name != "qrsh_starter"
+        shutil.copy2(file, lib if file.suffix == ".so" else bin_ if command else utilbin, follow_symlinks=False)
+    shutil.copy2("/usr/lib/gridengine-drmaa/lib/libdrmaa.so.1.0", lib / "libdrmaa.so")
+    shutil.copytree("/usr/share/gridengine/util", home / "util")
+    return home
