@@ -19,6 +19,7 @@ from gridtf.schedulers.batch import WORST_FIRST, Answer, array_status, indices, 
 from gridtf.schedulers.sge import scheduler
 from gridtf.schedulers.sge.directives import parse_native
 from gridtf.states import JobState
+from gridtf.text import some
 from gridtf.values import Value
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ _MOST_RECENT = 1000  # of the user's jobs are looked up by their log
 # Jobs, their tasks and logs in qstat -xml -j: how the elements around them are called depends on the Grid Engine, and
 # Univa's 8.6.6 leaves them out.
 _JOBS, _TASKS, _LOG = ".//JB_job_number/..", ".//JAT_task_number/..", "JB_stdout_path_list//PN_path"
+# What qstat -xml has around jobs; options in ~/.sge_qstat add queues.
+_LISTS = {"queue_info", "job_info", "job_list", "Queue-List", "cluster_queue_summary"}
 _LONGEST = 100_000  # bytes of job ids: Linux allows 128 KiB in one argument of a command line
 # 11/21/2026 14:10:52 [7001:11]: error: can't chdir to /nowhere: No such file or directory
 _STAMP = re.compile(r"^[\d/.-]+[ T][\d:.]+ \[[^]]*\]: (error: )?")
@@ -155,12 +158,19 @@ def rows(text: str) -> list[Row]:
     ``<job_list state="pending"><JB_job_number>1</JB_job_number> … <state>qw</state> … <tasks>7,9</tasks></job_list>``
 
     Raises:
-        SchedulerError: When the output is not XML.
+        SchedulerError: When the output is not XML, or does not list jobs in a known form: no job is known then.
     """
-    return [
+    root = xml_tree(text, "qstat -xml")
+    listed = [
         Row(*(job.findtext(tag, "").strip() for tag in ("JB_job_number", "state", "tasks")))
-        for job in xml_tree(text, "qstat -xml").iter("job_list")
+        for job in root.iter("job_list")
     ]
+    parts = (root, *root.iterfind("queue_info"), *root.iterfind("job_info"))
+    strange = {child.tag for part in parts for child in part} - _LISTS
+    if root.tag != "job_info" or not all(row.number for row in listed) or (strange and not listed):
+        elements = some([root.tag, *sorted(strange)])
+        raise _not_understood("qstat -xml", "does not list jobs in a known form", f"its elements are {elements}")
+    return listed
 
 
 def by_number(listed: Iterable[Row]) -> dict[str, list[Row]]:
@@ -198,6 +208,8 @@ def details(text: str) -> dict[str, Detail]:
         start = _moment(job.findtext("JB_execution_time", ""))
         waits = tuple(own.get(number) or of_all)
         known[number] = Detail(errors, after, start, waits)
+    if not known and root.tag != "unknown_jobs":
+        raise _not_understood("qstat -xml -j", "names no job", f"its element is {root.tag}")
     return known
 
 
@@ -477,7 +489,13 @@ def xml_tree(text: str, command: str) -> Element:
         begin, end = max(0, clean.find("<?xml")), clean.rfind(">") + 1
         return ElementTree.fromstring(clean[begin:end])  # noqa: S314 - a document type, and so any entity, is refused
     except ElementTree.ParseError as error:
-        raise SchedulerError(f"the output of {command} is not XML: {error}") from None
+        first = text.strip().partition("\n")[0][:80]
+        why = f"it begins with {first!r}" if first else "it is empty"
+        raise _not_understood(command, f"is not XML: {error}", why) from None
+
+
+def _not_understood(command: str, what: str, why: str) -> SchedulerError:
+    return SchedulerError(f"the output of {command} {what}", why=why, hint=f"what does `{command}` print in a shell?")
 
 
 # --- how purged jobs ended: qacct(1), accounting(5) --------------------------------------------------------------

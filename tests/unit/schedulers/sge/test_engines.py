@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gridtf.errors import SpecError
+from gridtf.errors import SchedulerError, SpecError
 from gridtf.schedulers.api import JobIdentity
 from gridtf.schedulers.batch import Answer
 from gridtf.schedulers.sge import advice, examine, gpu_grant, injob, query, scheduler
@@ -186,3 +186,63 @@ def test_refusal_by_qsub(engine: str, name: str, values: dict[str, Any], problem
             Cell(),
         )
     assert caught.value.problem == problem
+
+
+# --- a qstat that nobody knows
+
+LISTED = "<job_info><queue_info/><job_info>{}</job_info></job_info>"
+PURGED = "<unknown_jobs><ST_name>1</ST_name></unknown_jobs>"
+PAGE = "<html><head><title>503</title></head><body>Service Unavailable</body></html>"
+OTHER = "<job_info><jobs><job><id>1</id><state>r</state></job></jobs></job_info>"
+
+
+@pytest.mark.parametrize(
+    ("qstat", "qstat_j", "problem", "why"),
+    [
+        ("", PURGED, "is not XML", "it is empty"),
+        ("\n\n", PURGED, "is not XML", "it is empty"),
+        ("job-ID  prior  name\n1  0.5  x", PURGED, "is not XML", "it begins with 'job-ID  prior  name'"),
+        (f"<!DOCTYPE html>\n{PAGE}", PURGED, "is not XML", "it begins with '<!DOCTYPE html>'"),
+        (PAGE, PURGED, "does not list jobs in a known form", "its elements are html, body, head"),
+        (OTHER, PURGED, "does not list jobs in a known form", "its elements are job_info, jobs"),
+        (LISTED.format("<job><id>1</id></job>"), PURGED, "does not list jobs in a known form", "job_info, job"),
+        (LISTED.format("<job_list><id>1</id></job_list>"), PURGED, "does not list jobs in a known form", "job_info"),
+        (LISTED.format(""), "", "is not XML", "it is empty"),
+        (LISTED.format(""), PAGE, "names no job", "its element is html"),
+        (LISTED.format(""), "<detailed_job_info/>", "names no job", "its element is detailed_job_info"),
+    ],
+)
+def test_output_that_is_not_understood_purges_no_job(
+    qstat: str, qstat_j: str, problem: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "run", lambda argv, *, limit: Answer(0, qstat_j if "-j" in argv else qstat, ""))
+    with pytest.raises(SchedulerError, match=problem) as caught:
+        scheduler.query([JobIdentity("1", user="alice")])
+    assert why in caught.value.why
+    assert "print in a shell?" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "qstat",
+    [
+        LISTED.format(""),
+        "<job_info/>",
+        "Welcome to the grid!\n<?xml version='1.0'?>\n" + LISTED.format(""),
+        LISTED.format("<job_list><JB_job_number>7</JB_job_number><state>r</state></job_list><quota/>"),
+        # with options in ~/.sge_qstat
+        "<job_info><queue_info><Queue-List><name>all.q@n1</name></Queue-List></queue_info><job_info/></job_info>",
+        "<job_info><cluster_queue_summary><name>all.q</name></cluster_queue_summary></job_info>",
+    ],
+)
+def test_job_that_is_not_listed_is_purged(qstat: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "run", lambda argv, *, limit: Answer(0, PURGED if "-j" in argv else qstat, ""))
+    status = scheduler.query([JobIdentity("1", user="alice")])["1"]
+    assert (status.state, status.purged) == (JobState.UNKNOWN, True)
+
+
+def test_job_in_an_unknown_state_is_neither_ended_nor_purged(monkeypatch: pytest.MonkeyPatch) -> None:
+    qstat = LISTED.format("<job_list><JB_job_number>1</JB_job_number><state>rZ</state><new>1</new></job_list>")
+    monkeypatch.setattr(scheduler, "run", lambda argv, *, limit: Answer(0, qstat, ""))
+    status = scheduler.query([JobIdentity("1", user="alice")])["1"]
+    assert (status.state, status.purged) == (JobState.UNKNOWN, False)
+    assert status.reason == "Grid Engine reports an unknown state: rZ"

@@ -514,7 +514,7 @@ QSUB = 'cannot run in PE "rr" because it only offers {0} slots\ncannot run becau
 def test_invalid_numbers_raise_no_other_errors(number: str) -> None:
     """Parsers ignore them, and what they return is fit for arithmetic."""
     details = query.details(QSTAT_J.format(number))
-    for row in query.rows(QSTAT.format(number)):
+    for row in query.rows(QSTAT.format(number)) if number else ():
         query.status(f"{row.number}.3", query.by_number([row]), details, 0.0)
     for detail in details.values():
         query.why_pending(query.Row("1", "qw"), detail, 0.0)
