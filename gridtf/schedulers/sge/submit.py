@@ -38,6 +38,7 @@ _TUNABLE, _BYTES = "glibc.rtld.optional_static_tls", 2048
 _TERSE = re.compile(r"^\s*(\d{1,18})(?:\.[\d:-]+)?\s*$", re.MULTILINE | re.ASCII)
 # Your job 4711 ("name") has been submitted · Your job-array 4711.1-10:1 ("name") has been submitted: without -terse
 _PLAIN = re.compile(r"Your job(?:-array)? (\d{1,18})\b.* has been submitted", re.ASCII)
+_SCRIPT = "/proc/self/fd/0"  # the only path that drmaa_session gives to libdrmaa
 _MAY_FORCE = re.compile(r"\bENABLE_FORCED_QDEL(_IF_UNKNOWN)?\b(?!=(0|false))", re.IGNORECASE)
 
 
@@ -143,7 +144,10 @@ def _by_drmaa(plan: Plan) -> SubmitResult:
     if "unloadable" in reported:
         raise _NoDrmaaError(reported["unloadable"])
     if "failed" in reported:
-        return scheduler.not_submitted(plan, Answer(1, "", " ".join(str(reported["failed"]).split())))
+        failed = " ".join(str(reported["failed"]).split())
+        if _SCRIPT in failed:  # error opening /proc/self/fd/0: No such file or directory
+            raise _NoDrmaaError(failed)
+        return scheduler.not_submitted(plan, Answer(1, "", failed))
     if "submitting" in reported:
         return scheduler.look_for(plan, f"DRMAA's session has {_ended(answer.code)}")
     raise _NoDrmaaError(f"its session has {_ended(answer.code)}: {answer.last_line}")

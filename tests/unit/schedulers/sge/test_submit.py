@@ -172,9 +172,13 @@ def test_drmaa_submits(cell: Cell, drmaa: Callable[[str], Plan]) -> None:
 
 UNLOADABLE = """echo '{"unloadable": "no such file"}'; exit 1"""
 CRASHES = "kill -SEGV $$"
+NO_SCRIPT = """echo '{"submitting": true}'; echo '{"failed": "error opening /proc/self/fd/0: No such file"}'; exit 1"""
 
 
-@pytest.mark.parametrize(("script", "why"), [(UNLOADABLE, "no such file"), (CRASHES, "ended by SIGSEGV")])
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [(UNLOADABLE, "no such file"), (CRASHES, "ended by SIGSEGV"), (NO_SCRIPT, "error opening /proc/self/fd/0")],
+)
 def test_qsub_submits_when_drmaa_cannot_be_used(
     cell: Cell, drmaa: Callable[[str], Plan], monkeypatch: pytest.MonkeyPatch, script: str, why: str
 ) -> None:
