@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
-from gridtf.errors import SchedulerError, SpecError, nearest
+from gridtf.errors import GridtfError, SchedulerError, SpecError, nearest
 from gridtf.findings import FIRST_TIME
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
@@ -32,6 +32,8 @@ _AMOUNTS = {"MEMORY": "4G", "TIME": "1:00:00", "BOOL": "TRUE"}  # of a resource 
 _LOAD = re.compile(r"job requests unknown resource \(([\w.]+)\)")
 _NO_SLOTS = re.compile(r'cannot run in PE "[^"]*" because it only offers 0 slots')
 _NO_LOAD = ("h_rt", "s_rt", HOST)  # resources of queues and hosts that do not depend on it
+# -w v heeds which hosts are in exclusive use now, complex(5), though not which slots are (Son of Grid Engine 8.1.9).
+_IN_USE = re.compile(r"exclusive resource \(([\w.]+)\) is already in use")
 _TRIED = 2  # other parallel environments, each of which costs a job id
 
 
@@ -63,7 +65,10 @@ def _check(plan: Plan, limit: float) -> tuple[str, ...]:
     if excluded := plan.request.options.get("exclude"):
         check_excluded(excluded, known_names("-sel"))
     answer = _verify("v", script, limit=limit)
-    if answer.code and without_load(answer, requested):
+    if in_use := _IN_USE.search(answer.err + answer.out):
+        notes.append(f"the job may have to wait: other jobs have hosts for themselves (resource {in_use[1]})")
+        answer = Answer(0, "", "")
+    elif answer.code and without_load(answer, requested):
         answer = _verify("p", script, limit=limit)
         if answer.code:
             notes.append(f"no host currently has what the job requests: {_of_load(answer)}")
@@ -82,7 +87,12 @@ def _check(plan: Plan, limit: float) -> tuple[str, ...]:
             error.hint = "; ".join(filter(None, (error.hint, others)))
         raise
     if answer.code:
-        refuse(without_verdict(answer), requested, _cell(requested, script))
+        try:
+            refuse(without_verdict(answer), requested, _cell(requested, script))
+        except GridtfError as error:  # the cell's JSV does not see what is only verified
+            if "no suitable queues" not in answer.err + answer.out or not _has_jsv():
+                raise
+            notes.append(f"{error.what}; it is submitted, since a JSV of the site may change its request")
     return (*notes, *closed_queues(requested, _unusable_queues()))
 
 
@@ -107,6 +117,11 @@ def _without_memory(plan: Plan, requested: Requested, limit: float) -> Answer:
     return Answer(0, "", "") if _LOAD.search(answer.err + answer.out) else answer
 
 
+def _has_jsv() -> bool:
+    """Whether the qmaster has jobs verified, and changed, by a JSV: jsv(1). False where qconf is refused."""
+    return dict(pairs(qconf("-sconf"))).get("jsv_url", "none").lower() != "none"
+
+
 def _check_host(requested: Requested, limit: float) -> None:
     """Check that a host has as many GPUs as the job is to have on each. Where they count per slot, Grid Engine only
     knows those of a slot, and spreads the slots over more hosts.
@@ -120,7 +135,10 @@ def _check_host(requested: Requested, limit: float) -> None:
     queues = ["-q", ",".join(requested.queues)] if requested.queues else []
     trial = ["qsub", "-w", "v", "-l", f"{requested.gpu}={per_host}", *queues, "-b", "y", "true"]
     answer = scheduler.run(trial, limit=limit)
-    if answer.code and (most := offered(answer.err + answer.out).get(requested.gpu)) is not None and most < per_host:
+    output = answer.err + answer.out
+    if _IN_USE.search(output):
+        return
+    if answer.code and (most := offered(output).get(requested.gpu)) is not None and most < per_host:
         what = f"{per_host} GPUs per host requested, no host has more than {most:g}"
         raise SpecError("gpus_per_node", what, hint=f"`qhost -F {requested.gpu}` shows the GPUs of each host")
 
@@ -191,7 +209,8 @@ def _suitable(pes: Sequence[PE], requested: Requested, script: str) -> list[str]
     likely = [pe for pe in offered if pe.name != requested.pe and not pe_problem(pe, requested)]
     for pe in likely[:_TRIED]:
         answer = _verify("v", script, "-pe", pe.name, str(requested.slots))
-        if not answer.code or _LOAD.search(answer.err + answer.out):
+        output = answer.err + answer.out
+        if not answer.code or _LOAD.search(output) or _IN_USE.search(output):
             suitable.append(pe.name)
     return suitable
 

@@ -516,6 +516,46 @@ def test_memory_of_a_parallel_job_is_not_told_as_too_many_slots(monkeypatch: pyt
         advice.check(made)
 
 
+IN_USE = (
+    'Unable to run job: Job 176 (-l NONE) cannot run in queue "n4" because exclusive resource (exclusive) is already '
+    'in use\nJob 176 cannot run in PE "rr" because it only offers 0 slots\nverification: no suitable queues\nExiting.\n'
+)
+
+
+@pytest.mark.parametrize("more", [{}, {"mem_per_task": "1G"}, {"gpus_per_node": 2, "tasks": {}, "nodes": 2}])
+def test_hosts_in_exclusive_use_make_a_job_wait(more: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = Answer(1, "", IN_USE + 'cannot run at host "n1" because it offers only hc:gpu=1.000000\n')
+    monkeypatch.setattr(scheduler, "run", Commands(v=busy))
+    notes = advice.check(plan("sge", name="x", pe="rr", **{**workers(2), **more}))
+    assert notes[0] == "the job may have to wait: other jobs have hosts for themselves (resource exclusive)"
+    monkeypatch.setattr(scheduler, "run", Commands(rr=busy, fill=busy))
+    with pytest.raises(SpecError) as caught:  # nor are they a reason not to suggest a parallel environment
+        advice.check(plan("sge", name="x", pe="loose", **workers(8)))
+    assert caught.value.hint == "suitable PEs: rr, fill"
+
+
+@pytest.mark.parametrize(("jsv", "changes"), [("script:/opt/jsv.sh", True), ("none", False), ("", False)])
+def test_what_a_jsv_may_change_is_no_reason_to_refuse(jsv: str, changes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without jsv_url, qconf is refused. Names that do not exist are refused before the JSV is called."""
+    forced = Answer(1, "", NO_QUEUES.format("does not request 'forced' resource \"h_rt\" of queue instance all.q@n4"))
+    unknown = Answer(1, "", REFUSED.format('job rejected: the requested parallel environment "rx" does not exist'))
+
+    def run(argv: list[str], *, limit: float, text: str = "") -> Answer:
+        if argv[1] == "-sconf" and jsv:
+            return Answer(0, f"qmaster_params               none\njsv_url                      {jsv}\n", "")
+        return Commands(v=unknown if "rx" in text else forced)(argv, limit=limit, text=SCRIPT if text else "")
+
+    monkeypatch.setattr(scheduler, "run", run)
+    if not changes:
+        with pytest.raises(SpecError, match="every job must ask for a walltime"):
+            advice.check(plan("sge", name="x"))
+    else:
+        (note,) = advice.check(plan("sge", name="x"))
+        assert note.startswith("time: every job must ask for a walltime (h_rt is FORCED); it is submitted, since a JSV")
+        with pytest.raises(SpecError, match="PE `rx` does not exist"):
+            advice.check(plan("sge", name="x", pe="rx").replace(script="#$ -pe rx 1\n"))
+
+
 RR = """\
 pe_name            rr
 slots              999
