@@ -469,7 +469,7 @@ def _keys(spec: JobSpec) -> dict[str, str]:
     return {
         "pe": "pe",
         "slots": first("slots", "nodes", "tasks_per_node"),
-        "q": "partition",
+        "q": "partition" if spec.partition is not None else "native",
         "P": "account",
         "h_rt": "time",
         MEMORY: "mem" if spec.mem is not None else "mem_per_task",
@@ -735,7 +735,7 @@ def refuse(answer: Answer, requested: Requested, cell: Cell) -> NoReturn:
     _refuse_amounts(output, requested, cell)
     if requested.key(HOST) == "exclude" and re.search(r"offers only qf:hostname=", last):
         raise SpecError("exclude", "no host is left that could run the job", hint="`qhost` lists the hosts")
-    if "invalid option argument" in output or "is an invalid task id" in output or "attribute" in last:
+    if re.search("invalid option argument|option must have|is an invalid task id", output) or "attribute" in last:
         raise SpecError("native", last, hint="see man qsub")
     if re.search(r"is (not a|no) submit host", output):
         raise SchedulerError(
@@ -761,6 +761,10 @@ def _refuse_names(output: str, requested: Requested, cell: Cell) -> None:
                 why=nearest(match[1], existing),
                 hint=suitable or alternatives(f"existing {noun}s", existing) or otherwise,
             )
+    if "no project assigned to job" in output:
+        otherwise = "ask your administrators which projects exist"
+        hint = alternatives("existing projects", cell.projects) or otherwise
+        raise SpecError("account", "every job must have a project (enforce_project)", hint=hint)
     resource = re.search(r'unknown resource "([^"]*)"', output)
     if resource:
         name, existing = resource[1], [resource.name for resource in cell.resources]
@@ -834,9 +838,13 @@ def _refuse_amounts(output: str, requested: Requested, cell: Cell) -> None:
             else f" with {gpus} GPU{'' if gpus == '1' else 's'} {'per host' if requested.counts_by_host else 'each'}"
         )
         one_host = " on one host" if pe is not None and pe.rule == "$pe_slots" else ""
+        quota = re.search(r'exceeds limit "[^"]*" in rule "([^"/]+)', output)
+        of_quota = f"resource quota {quota[1]} limits it (`qconf -srqs {quota[1]}`)" if quota else ""
         offer = f"offers {slots[2]}" if slots[2].strip("0") else "never offers that many"
         raise SpecError(
             requested.key("slots"),
             f"{counted(requested.slots.low, 'slot')}{with_gpus}{one_host} requested, PE `{slots[1]}` {offer}",
-            hint=alternatives("suitable PEs", cell.suitable) or "`qstat -g c` shows the slots of each queue",
+            hint=of_quota
+            or alternatives("suitable PEs", cell.suitable)
+            or "`qstat -g c` shows the slots of each queue",
         )

@@ -271,7 +271,9 @@ def directives(plan: Plan, gpu: Resource | None = None) -> tuple[str, ...]:
     lines += [f"-q {word('partition', queue)}"] if queue is not None else []
     lines += [f"-P {word('account', account)}"] if account is not None else []
     lines += [f"-{option} {value}" for option, value in batch.mail(request, _MAIL, "M").items()]
-    return (*lines, *batch.native(plan.spec))
+    native = batch.native(plan.spec)
+    # -soft holds to the end of its line in a script, and to the end of all options on a command line
+    return (*lines, *([" ".join(native)] if "-soft" in " ".join(native).split() else native))
 
 
 def resources(request: Request, wanted: Slots, gpu: Resource | None = None) -> dict[str, str]:
@@ -323,6 +325,9 @@ def _other_hosts(excluded: Sequence[str], request: Request) -> str:
 def submit_command(plan: Plan) -> tuple[str, ...]:
     """The qsub command, which reads the script from standard input, with the options that need the run directory.
 
+    ``-w n`` is qsub's default. Sites may set, and DRMAA has, ``-w e``, which refuses all jobs that request what hosts
+    report as their load, such as mem_free, and those that wait for hosts in exclusive use.
+
     Raises:
         SpecError: For a run directory whose path qsub would misread.
     """
@@ -335,7 +340,7 @@ def submit_command(plan: Plan) -> tuple[str, ...]:
             hint="choose another place with --run-dir or --run-root",
         )
     log = run.elements / "$TASK_ID" / run.log.name if plan.request.elements else run.log
-    return "qsub", "-terse", "-o", str(log)
+    return "qsub", "-terse", "-w", "n", "-o", str(log)
 
 
 def _refuse_partitions(request: Request) -> None:

@@ -169,14 +169,13 @@ def _ended(code: int) -> str:
 def native_specification(command: Sequence[str]) -> str:
     """The options of a qsub command as DRMAA's native specification: drmaa_attributes(3).
 
-    ``-b n`` makes DRMAA read the options in the script; ``-shell y`` and ``-w n`` are qsub's defaults. DRMAA's own,
-    ``-w e``, refuses all jobs that request what hosts report as their load, such as mem_free.
+    ``-b n`` makes DRMAA read the options in the script; ``-shell y`` is qsub's default.
 
     Raises:
         _NoDrmaaError: For a value with both kinds of quotes, since DRMAA has no escape character.
     """
     options = [option for option in command[1:] if option != "-terse"]
-    return " ".join(("-b n -shell y -w n", *map(_quoted, options)))
+    return " ".join(("-b n -shell y", *map(_quoted, options)))
 
 
 def _quoted(text: str) -> str:

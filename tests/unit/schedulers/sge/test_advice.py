@@ -289,6 +289,31 @@ def test_excluded_hosts_have_to_exist() -> None:
             "queues that allow it: all.q (no limit)",
         ),
         ('qsub: invalid option argument "-bogus"\n', {"native": ["-bogus"]}, "native", "-bogus", "man qsub"),
+        (
+            REFUSED.format("Unable to read script file because of error: -ac option must have a context_list argument"),
+            {"native": ["-ac"]},
+            "native",
+            "-ac option must have",
+            "man qsub",
+        ),
+        (REFUSED.format("job rejected: no project assigned to job"), {}, "account", "must have a project", "ml"),
+        (
+            REFUSED.format('Job was rejected because job requests unknown queue "b.q"'),
+            {"native": ["-soft -q b.q"]},
+            "native",
+            "queue `b.q` does not exist",
+            "all.q",
+        ),
+        (
+            NO_QUEUES.format(
+                'cannot run because it exceeds limit "alice////n4/" in rule "slots/1"\n'
+                'Job 33 cannot run in PE "rr" because it only offers 0 slots'
+            ),
+            workers(4, pe="rr"),
+            "tasks",
+            "never offers",
+            "resource quota slots limits it (`qconf -srqs slots`)",
+        ),
         (REFUSED.format('attribute "gpu" is not a integer value'), {"native": ["-l gpu=x"]}, "native", "integer", ""),
         (
             "Unable to run job: job rejected: 0 is an invalid task id\nExiting.\n",

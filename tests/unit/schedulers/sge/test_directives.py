@@ -91,7 +91,9 @@ def workers(count: int, **more: Any) -> dict[str, Any]:
             {"pe": "mpi", "partition": "a.q", "tasks": workers(2, ps={"count": 1, "partition": "a.q"})},
             ["-pe mpi 2", "-q a.q"],
         ),
-        ({"native": ["-l arch=lx-amd64", "-soft", "-l big=1"]}, ["-l arch=lx-amd64", "-soft", "-l big=1"]),
+        # Grid Engine takes -soft for the rest of its line in a script
+        ({"native": ["-l arch=x", "-soft", "-l big=1", "-hard"]}, ["-l arch=x -soft -l big=1 -hard"]),
+        ({"native": ["-ac a=1,b=-soft", "-hard", "-l big=1"]}, ["-ac a=1,b=-soft", "-hard", "-l big=1"]),
     ],
 )
 def test_directives(values: dict[str, Any], expected: list[str]) -> None:
@@ -183,12 +185,12 @@ def test_whole_gpus_per_slot_are_explained(values: dict[str, Any], key: str, hin
 
 def test_submit_command_has_the_paths_in_the_run_directory() -> None:
     command = scheduler.submit_command(plan("sge", run_dir="/runs/it's x"))
-    assert command == ("qsub", "-terse", "-o", "/runs/it's x/job.log")
+    assert command == ("qsub", "-terse", "-w", "n", "-o", "/runs/it's x/job.log")
 
 
 def test_array_elements_have_logs_of_their_own() -> None:
     command = scheduler.submit_command(plan("sge", run_dir="/runs/x", native=("-t 1-3",)))
-    assert command == ("qsub", "-terse", "-o", "/runs/x/array/$TASK_ID/job.log")
+    assert command == ("qsub", "-terse", "-w", "n", "-o", "/runs/x/array/$TASK_ID/job.log")
 
 
 @pytest.mark.parametrize("name", ["a,b", "a:b", "a$b", "a\nb"])

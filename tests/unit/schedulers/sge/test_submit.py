@@ -81,7 +81,7 @@ def test_qsub_submits_without_the_drmaa_package(cell: Cell, monkeypatch: pytest.
     monkeypatch.setattr(submit, "find_spec", lambda name: None)
     root = cell("qsub", f"echo {out}")
     assert scheduler.submit(plan("sge", run_dir=RUN_DIR)) == SubmitResult(JobIdentity("4711", {"by": "qsub"}))
-    assert (root / "called").read_text() == "-terse -o /runs/a b/job.log\n"
+    assert (root / "called").read_text() == "-terse -w n -o /runs/a b/job.log\n"
 
 
 def test_qsub_keeps_the_language_of_the_user(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +254,7 @@ def test_qsub_submits_what_drmaa_cannot_quote(cell: Cell, drmaa: Callable[[str],
     ],
 )
 def test_native_specification(word: str, quoted: str) -> None:
-    assert submit.native_specification(("qsub", "-terse", "-o", word)) == f"-b n -shell y -w n -o {quoted}"
+    assert submit.native_specification(("qsub", "-terse", "-o", word)) == f"-b n -shell y -o {quoted}"
 
 
 @pytest.mark.parametrize(
