@@ -125,7 +125,7 @@ def test_walltime(sge: Bed) -> None:
 def test_walltime_of_the_queue(sge: Bed) -> None:
     with changed(sge, "h_rt", "0:0:6", "short.q"):
         job = started(sge, "--partition", "short.q", "--pe", "rr", nodes=2, command=STUBBORN)
-        ended(job, "TIMEOUT", "a limit of queue short.q is reached, such as h_rt", "--time")
+        ended(job, "TIMEOUT", "the walltime is over (h_rt of queue short.q)", "--time")
     no_process_left(sge)
 
 

@@ -305,6 +305,10 @@ class GridEngine(batch.BatchScheduler):
         given = environ.get("HOSTNAME", name)
         return given if batch.same_host(given, name) else name
 
+    def _instance(self, environ: Mapping[str, str]) -> str:
+        """The queue instance of the job script."""
+        return f"{environ.get('QUEUE', '')}@{self.this_host(environ)}"
+
     def agent_command(self, host: str, call: AgentCall, environ: Mapping[str, str]) -> Sequence[str]:
         from gridtf.schedulers.sge import injob
 
@@ -328,12 +332,12 @@ class GridEngine(batch.BatchScheduler):
     def termination_reason(self, environ: Mapping[str, str], parent: Parent) -> JobStatus | None:
         from gridtf.schedulers.sge import injob
 
-        return injob.termination_reason(self.identity(environ).job_id, environ.get("QUEUE", ""))
+        return injob.termination_reason(self.identity(environ).job_id, self._instance(environ))
 
     def end_of_job(self, environ: Mapping[str, str], request: Request, started: float) -> float | None:
         from gridtf.schedulers.sge import injob
 
-        return injob.end_of_job(environ["JOB_ID"], request.walltime, started)
+        return injob.end_of_job(environ["JOB_ID"], self._instance(environ), request.walltime, started)
 
     def why_not_again(self, environ: Mapping[str, str]) -> str:
         from gridtf.schedulers.sge import injob

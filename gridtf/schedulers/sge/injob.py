@@ -378,11 +378,12 @@ class ShepherdWatch:
 # --- the end of the walltime, and another start of the job --------------------------------------------------------
 
 
-def end_of_job(job_id: str, walltime: int | None, started: float) -> float | None:
-    """When Grid Engine will end this job: h_rt after its start.
+def end_of_job(job_id: str, instance: str, walltime: int | None, started: float) -> float | None:
+    """When Grid Engine will end this job: h_rt after its start. A JSV, or qalter, may have changed what was requested.
 
     Args:
         job_id: The number of this job.
+        instance: The queue instance of its script, such as ``all.q@n1``.
         walltime: The seconds that gridtf's options request, for a qmaster that does not answer.
         started: When the job script started, in seconds since the epoch.
 
@@ -390,12 +391,27 @@ def end_of_job(job_id: str, walltime: int | None, started: float) -> float | Non
         Seconds since the epoch; None for a job without h_rt.
     """
     try:
-        requested = query.job_requests(job_id, limit=_QSTAT_LIMIT).get("h_rt")
-        seconds = walltime if requested is None else requested.amount
+        seconds, _ = _time_limits(job_id, instance).get("h_rt", (None, ""))
     except SchedulerError:
         seconds = walltime
     age = _age()
     return None if seconds is None else (started if age is None else time.time() - age) + seconds
+
+
+def _time_limits(job_id: str, instance: str) -> dict[str, tuple[float, str]]:
+    """The time limits of this job: ``h_rt`` or ``s_rt`` -> (seconds after its start, the limit in words).
+
+    What it has requested is at most what its queue allows.
+    """
+    requested = query.job_requests(job_id, limit=_QSTAT_LIMIT)
+    own = {name: (requested[name].amount, name) for name in _LIMITS if name in requested}
+    if "h_rt" in own:
+        return own
+    with contextlib.suppress(SchedulerError):
+        of_queue = query.queue_limits(instance, _LIMITS, limit=_QSTAT_LIMIT)
+        words = "{} of queue " + instance.partition("@")[0]
+        return {name: (amount, words.format(name)) for name, amount in of_queue.items()} | own
+    return own
 
 
 def _age() -> float | None:
@@ -434,16 +450,17 @@ _WHOLE = 1.0  # second: Grid Engine counts whole ones
 _CONNECTING = 5.0  # seconds in which another host connects to a qrsh
 
 
-def termination_reason(job_id: str, queue: str) -> JobStatus | None:
+def termination_reason(job_id: str, instance: str) -> JobStatus | None:
     """After Grid Engine's warning signal: the final status of this job; None if unknown.
 
     When USR2 arrives (seen on Son of Grid Engine 8.1.9) the state is ``dr`` after qdel. It is ``r`` at a time limit,
     but may be ``dr`` by now. It is ``dr`` as well after a process of qrsh has died of a signal, as on a host that
-    cannot connect back. A job that is put back into the queue gets no warning.
+    cannot connect back. A job that is put back into the queue gets no warning. At the end of its advance reservation
+    a job is removed as by qdel -f.
 
     Args:
         job_id: The id of this job; in a job array with the element.
-        queue: The queue that it runs in, for the reason.
+        instance: The queue instance of its script, such as ``all.q@n1``.
     """
     try:
         # all states: a job that is deleted as soon as it has started may still be in transfer to its host (dt)
@@ -451,21 +468,21 @@ def termination_reason(job_id: str, queue: str) -> JobStatus | None:
     except SchedulerError:
         return None
     if row is None:
-        return JobStatus(JobState.CANCELLED, "deleted with qdel -f: Grid Engine does not know the job any more")
+        why = "deleted with qdel -f, or its advance reservation is over: Grid Engine does not know the job any more"
+        return JobStatus(JobState.CANCELLED, why)
+    deleted = "d" in row.state
     try:
-        requested = query.job_requests(job_id, limit=_QSTAT_LIMIT)
+        limits = _time_limits(job_id, instance)
     except SchedulerError:
-        requested = None
-    limits = [name for name in _LIMITS if name in (requested or {})]
-    if "d" in row.state:
-        age = (_age() or 0.0) + _WHOLE
-        limits = [name for name in limits if (requested or {})[name].amount <= age]
-        if not limits:
-            return _deleted()
-    elif requested is None:
-        return None
-    over = f"the walltime is over ({limits[0]})" if limits else f"a limit of queue {queue} is reached, such as h_rt"
-    return JobStatus(JobState.TIMEOUT, over)
+        return _deleted() if deleted else None
+    age = (_age() or 0.0) + _WHOLE
+    over = [words for seconds, words in limits.values() if seconds <= age]
+    if deleted and not over:
+        return _deleted()
+    over = over or [words for _, words in limits.values()]
+    queue = instance.partition("@")[0]
+    why = f"the walltime is over ({over[0]})" if over else f"a limit of queue {queue} is reached, such as h_cpu"
+    return JobStatus(JobState.TIMEOUT, why)
 
 
 def _deleted() -> JobStatus:

@@ -610,6 +610,28 @@ def job_requests(job_id: str, *, limit: float | None = None) -> Mapping[str, Res
     return parse_requests(_qstat("-j", job_id.partition(".")[0], limit=limit).out)
 
 
+def queue_limits(instance: str, names: Sequence[str], *, limit: float) -> Mapping[str, float]:
+    """The time limits of a queue instance.
+
+    Args:
+        instance: Such as ``all.q@n1``.
+        names: Such as ``h_rt``.
+        limit: Seconds that qstat may take.
+
+    Returns:
+        Name -> seconds; without limits that are infinite.
+
+    Raises:
+        SchedulerError: When the qmaster does not answer.
+    """
+    shown = _qstat("-F", ",".join(names), "-q", instance, limit=limit).out
+    # <resource name="h_rt" type="qf">00:10:00</resource>
+    times = [
+        (one.get("name", ""), seconds(one.text or "")) for one in xml_tree(shown, "qstat -xml -F").iter("resource")
+    ]
+    return {name: time for name, time in times if time is not None}
+
+
 def not_rerunnable(job_id: str, *, limit: float) -> bool:
     """Whether a job was submitted with ``-r n``.
 

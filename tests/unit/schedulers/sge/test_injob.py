@@ -443,6 +443,9 @@ def fake_qstat(rows: list[Row], requests: list[str] | None, amount: int = 0) -> 
     """Answers as qstat does, and with these resources, of so much each, as qstat -j does; None: qstat -j does not."""
 
     def answer(argv: list[str], *, limit: float) -> Answer:
+        if "-F" in argv:
+            time = {"short.q@n1": "01:00:00"}.get(argv[argv.index("-q") + 1], "infinity")
+            return Answer(0, f"<job_info><resource name='h_rt' type='qf'>{time}</resource></job_info>", "")
         if "-j" not in argv:
             element = "<job_list><JB_job_number>{}</JB_job_number><state>{}</state><tasks>{}</tasks></job_list>"
             jobs = "".join(element.format(row.number, row.state, row.tasks) for row in rows)
@@ -456,6 +459,7 @@ def fake_qstat(rows: list[Row], requests: list[str] | None, amount: int = 0) -> 
     return answer
 
 
+FORGOTTEN = "Grid Engine does not know the job any more"
 ROWS = [Row("8", "r"), Row("9", "dr"), Row("10", "dr", "3"), Row("10", "r", "4")]
 
 
@@ -464,38 +468,40 @@ ROWS = [Row("8", "r"), Row("9", "dr"), Row("10", "dr", "3"), Row("10", "r", "4")
     [
         ("9", [], (JobState.CANCELLED, "deleted with qdel")),
         ("8", ["h_rt", "h_vmem"], (JobState.TIMEOUT, "the walltime is over (h_rt)")),
-        ("8", [], (JobState.TIMEOUT, "a limit of queue all.q is reached, such as h_rt")),
+        ("8", [], (JobState.TIMEOUT, "a limit of queue all.q is reached, such as h_cpu")),
         ("10.3", [], (JobState.CANCELLED, "deleted with qdel")),
         ("10.4", ["s_rt"], (JobState.TIMEOUT, "the walltime is over (s_rt)")),
-        ("11", [], (JobState.CANCELLED, "deleted with qdel -f: Grid Engine does not know the job any more")),
+        ("11", [], (JobState.CANCELLED, f"deleted with qdel -f, or its advance reservation is over: {FORGOTTEN}")),
     ],
 )
 def test_termination_reason(
     job_id: str, limits: list[str], expected: tuple[str, str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduler, "run", fake_qstat(ROWS, limits))
-    status = injob.termination_reason(job_id, "all.q")
+    status = injob.termination_reason(job_id, "all.q@n1")
     assert (status and (status.state, status.reason)) == expected
 
 
 def test_termination_reason_of_a_deleted_job_needs_no_second_qstat(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "run", fake_qstat(ROWS, None))
-    status = injob.termination_reason("9", "all.q")
+    status = injob.termination_reason("9", "all.q@n1")
     assert status is not None
     assert status.reason == "deleted with qdel"
-    assert injob.termination_reason("8", "all.q") is None
+    assert injob.termination_reason("8", "all.q@n1") is None
 
 
-@pytest.mark.parametrize(("age", "state"), [(3598.0, JobState.CANCELLED), (3599.5, JobState.TIMEOUT)])
+@pytest.mark.parametrize(("requested", "of_queue"), [(["h_rt"], ""), ([], " of queue short.q")])
+@pytest.mark.parametrize("age", [3598.0, 3599.5])
 def test_job_that_is_deleted_at_its_walltime_was_not_deleted_by_a_user(
-    age: float, state: JobState, above: dict[int, str], monkeypatch: pytest.MonkeyPatch
+    age: float, requested: list[str], of_queue: str, above: dict[int, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Grid Engine itself deletes it then."""
-    monkeypatch.setattr(scheduler, "run", fake_qstat(ROWS, ["h_rt"], amount=3600))
+    monkeypatch.setattr(scheduler, "run", fake_qstat(ROWS, requested, amount=3600))
     monkeypatch.setattr(procfs, "age", {20: age}.get)
-    status = injob.termination_reason("9", "all.q")
+    status = injob.termination_reason("9", "short.q@n1")
     assert status is not None
-    assert status.state == state
+    over = (JobState.TIMEOUT, f"the walltime is over (h_rt{of_queue})")
+    assert (status.state, status.reason) == (over if age > 3599 else (JobState.CANCELLED, "deleted with qdel"))
 
 
 @pytest.mark.parametrize(
@@ -526,9 +532,21 @@ def test_why_grid_engine_does_not_start_a_job_again(
     assert injob.why_not_again("9") == ("it was deleted with qdel" if restart else "")
 
 
-@pytest.mark.parametrize(("requested", "seconds"), [({"h_rt": 7200.0}, 7200), ({}, 3600), (None, 3600)])
+@pytest.mark.parametrize(
+    ("requested", "of_queue", "seconds"),
+    [
+        ({"h_rt": 7200.0}, {"h_rt": 9000}, 7200),
+        ({}, {"h_rt": 9000}, 9000),
+        ({"s_rt": 60.0}, {"h_rt": 9000, "s_rt": 99}, 9000),
+        (None, {}, 3600),
+    ],
+)
 def test_end_of_job_is_h_rt_after_its_start(
-    requested: dict[str, float] | None, seconds: int, above: dict[int, str], monkeypatch: pytest.MonkeyPatch
+    requested: dict[str, float] | None,
+    of_queue: dict[str, int],
+    seconds: int,
+    above: dict[int, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def job_requests(job_id: str, *, limit: float) -> dict[str, ResourceRequest]:
         if requested is None:
@@ -536,14 +554,21 @@ def test_end_of_job_is_h_rt_after_its_start(
         return {name: ResourceRequest(amount, NO) for name, amount in requested.items()}
 
     monkeypatch.setattr(query, "job_requests", job_requests)
+    monkeypatch.setattr(query, "queue_limits", lambda instance, names, limit: of_queue)
     monkeypatch.setattr(procfs, "age", {20: 100.0}.get)
     now = time.time()
-    end = injob.end_of_job("9", 3600, now - 50)
+    end = injob.end_of_job("9", "a.q@n1", 3600, now - 50)
     assert end is not None
     assert now + seconds - 100 <= end <= time.time() + seconds - 100
     above.clear()  # without a shepherd
-    assert injob.end_of_job("9", 3600, 50.0) == 50 + seconds
-    assert (injob.end_of_job("9", None, 50.0) is None) == (seconds == 3600)
+    assert injob.end_of_job("9", "a.q@n1", 3600, 50.0) == 50 + seconds
+    assert (injob.end_of_job("9", "a.q@n1", None, 50.0) is None) == (requested is None)
+
+
+def test_end_of_job_without_a_limit_is_not_the_one_that_was_requested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A JSV has removed h_rt from the request."""
+    monkeypatch.setattr(scheduler, "run", fake_qstat([], []))
+    assert injob.end_of_job("9", "all.q@n1", 3600, 50.0) is None
 
 
 @pytest.fixture
