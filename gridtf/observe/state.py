@@ -350,7 +350,7 @@ def _standing(run: RunDir, records: Records, queue: JobStatus | None, now: float
         return _Standing(queue.state, queue.reason)
     if records.launcher is None:  # which makes the folder of the attempt
         begins = f"attempt {records.attempt} begins" if records.attempt else "the job script is setting up"
-        return _Standing(queue.state, queue.reason or begins)
+        return _Standing(JobState.PENDING if queue.starting else queue.state, queue.reason or begins)
     if abs(_age(records.launcher, now)) > _patience(records):
         one_clock = (records.submitted or {}).get("scheduler") == "local"  # which reports jobs of its own host only
         detail = f"the launcher does not respond: {_last_heartbeat(records.launcher, now, one_clock=one_clock)}"

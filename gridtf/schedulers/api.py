@@ -126,6 +126,7 @@ class JobStatus(Value):
         requeued: This start of the job has ended, and it will be started again.
         expected: When the scheduler expects a job that is PENDING to start, in seconds since the epoch; None where it
             does not say so.
+        starting: A job that is RUNNING was handed to its host, which has not confirmed the start: it may be lost.
     """
 
     state: JobState
@@ -133,6 +134,7 @@ class JobStatus(Value):
     purged: bool = False
     requeued: bool = False
     expected: float | None = None
+    starting: bool = False
 
 
 LOOPBACK = "127.0.0.1"  # the address of a host that is this machine

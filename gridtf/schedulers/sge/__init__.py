@@ -284,6 +284,7 @@ class GridEngine(batch.BatchScheduler):
         given = injob.allocation(lines, request, lambda: query.job_requests(environ["JOB_ID"]))
         for note in (
             injob.unused_gpus(given, request, lambda: gpus.present(environ)),
+            injob.narrow_binding(lines),
             injob.other_layout(given, request, environ.get("PE", "")),
         ):
             if note:

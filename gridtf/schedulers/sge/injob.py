@@ -136,8 +136,11 @@ def allocated_hosts(environ: Mapping[str, str], here: str) -> tuple[HostLine, ..
             why="only the job script has it, not the processes that qrsh -inherit starts",
             hint="call gridtf_run in the job script itself, gridtf_join in processes that qrsh -inherit starts",
         )
+    # -binding linear:4: as many on each host. The affinity shows that the value is no other job's, as -V may copy it.
+    bound = environ.get("SGE_BINDING", "").split()
+    cores = len(bound) if set(bound) == {str(cpu) for cpu in os.sched_getaffinity(0)} else None
     if path is None:  # a job without a parallel environment has one slot
-        return (HostLine(here, whole(environ.get("NSLOTS", "1")) or 1),)
+        return (HostLine(here, whole(environ.get("NSLOTS", "1")) or 1, cores),)
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -146,7 +149,8 @@ def allocated_hosts(environ: Mapping[str, str], here: str) -> tuple[HostLine, ..
             why="it is in the spool folder of the host that runs the job script, and is removed with the job",
             hint="is this the job script's host? has a script changed PE_HOSTFILE, or copied it from another job?",
         ) from None
-    return tuple(sorted(parse_hostfile(text, path), key=lambda line: not same_host(line.name, here)))
+    lines = [line.replace(cores=cores) if line.cores is None else line for line in parse_hostfile(text, path)]
+    return tuple(sorted(lines, key=lambda line: not same_host(line.name, here)))
 
 
 def allocation(lines: Sequence[HostLine], request: Request, job_requests: JobRequests) -> Allocation:
@@ -188,11 +192,21 @@ def unused_gpus(given: Allocation, request: Request, present: Callable[[], Seque
     silent = any(role.gpus is None for role in request.roles) and not any(host.gpus for host in given.hosts)
     if not silent or not (gpus := present()):
         return ""
+    resource = request.options["gpu_resource"]
     return (
         f"host {given.hosts[0].name} has {len(gpus)} GPUs, and no task gets one: the job did not request resource "
-        f"{request.options['gpu_resource']}; use `--gpus-per-node {len(gpus)}`, or --gpu-resource if your site's GPU "
-        "resource has another name"
+        f"{resource}; use `--gpus-per-node {len(gpus)}`, in a script of your own `#$ -l {resource}=1`, or "
+        "--gpu-resource if your site's GPU resource has another name"
     )
+
+
+def narrow_binding(lines: Sequence[HostLine]) -> str:
+    """A note on slots that are bound to fewer cores; empty without."""
+    for line in lines:
+        if line.cores is not None and line.cores < line.slots:
+            has = f"{counted(line.slots, 'slot')} of the job on host {line.name} have {counted(line.cores, 'core')}"
+            return f"{has} (-binding, which a site may set): `-binding linear:{line.slots}` asks for one each"
+    return ""
 
 
 def other_layout(given: Allocation, request: Request, pe: str) -> str:

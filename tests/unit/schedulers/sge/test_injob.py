@@ -213,6 +213,34 @@ def test_tasks_that_tasks_per_node_does_not_divide(workers: int, more: dict[str,
         assert [host.slots for host in hosts(spread, values)] == [workers - 1, 1]
 
 
+@pytest.mark.parametrize(
+    ("binding", "hostfile", "cores", "note"),
+    [
+        (
+            "3",
+            "n1 2 a.q UNDEFINED\nn2 1 a.q UNDEFINED\n",
+            [1, 1],
+            "2 slots of the job on host n1 have 1 core (-binding",
+        ),
+        ("3", "n1 2 a.q 0,0:0,1\nn2 1 a.q 0,0\n", [2, 1], ""),  # -binding pe
+        ("3", "", [1], ""),
+        ("0 1", "n1 2 a.q UNDEFINED\n", [None], ""),  # of another job: -V has copied it
+        ("", "n1 2 a.q UNDEFINED\n", [None], ""),
+    ],
+)
+def test_cores_that_the_job_is_bound_to(
+    binding: str, hostfile: str, cores: list[int | None], note: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With -binding linear:1, which is for each host."""
+    (tmp_path / "hosts").write_text(hostfile)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3})
+    environ = {"SGE_BINDING": binding, **({"PE_HOSTFILE": str(tmp_path / "hosts")} if hostfile else {})}
+    lines = injob.allocated_hosts(environ, "n1")
+    assert [line.cores for line in lines] == cores
+    assert injob.narrow_binding(lines).startswith(note)
+    assert bool(injob.narrow_binding(lines)) == bool(note)
+
+
 def test_cpus_are_the_cores_of_the_binding() -> None:
     assert [host.cpus for host in hosts([HostLine("n1", 4, cores=8)], {"gpus_per_task": 1})] == [8]
 
@@ -314,7 +342,7 @@ def test_what_gridtf_requests_is_enough_for_its_tasks(values: dict[str, Any], li
     ("values", "requested", "present", "note"),
     [
         ({}, {}, ("0", "1"), "host n1 has 2 GPUs, and no task gets one: the job did not request resource gpu; "),
-        ({"gpu_resource": "cards"}, {}, ("0",), "did not request resource cards; "),
+        ({"gpu_resource": "cards"}, {}, ("0",), "`--gpus-per-node 1`, in a script of your own `#$ -l cards=1`, or "),
         ({}, {}, (), ""),
         ({}, {"gpu": ResourceRequest(1, PER_SLOT)}, ("0",), ""),
         ({"gpus_per_node": 0}, {}, ("0",), ""),  # explicitly none

@@ -94,6 +94,7 @@ def test_running_jobs_take_one_qstat(monkeypatch: pytest.MonkeyPatch) -> None:
     found = scheduler.query([JobIdentity(number, user="alice") for number in ("1", "2", "3", "1")])
     assert [(job_id, status.state) for job_id, status in found.items()] == [(n, JobState.RUNNING) for n in "123"]
     assert found["3"].reason == "its host has not confirmed the start yet"  # its tasks may run already
+    assert [found[number].starting for number in "123"] == [False, False, True]
     assert qstat.calls == [["-xml", "-u", "alice", "-s", "a"]]
 
 
