@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from gridtf.schedulers.api import JobIdentity, JobStatus
 from gridtf.states import ENDED, JobState
 from gridtf.values import Value
 
-Key = tuple[str, str]  # scheduler, job id
 _DOUBTED = 1.0  # seconds for which an answer counts that a job waits which has begun once
 
 
@@ -120,24 +120,24 @@ def _look(
             seen[run] = unreadable(run, error)
 
     believed = time.monotonic() - _DOUBTED if begun is None else begun
-    queue, asked = _query(records.values(), since)
+    queue, asked = _query(records, since)
     now = time.time()
-    for run, record in records.items():
-        judge(run, queue.get(_key(record)))
+    for run in records:
+        judge(run, queue.get(run))
     # a job that has begun may wait for its next start, or have begun since the scheduler was asked
-    doubted = [run for run, record in records.items() if _waits(queue.get(_key(record))) and seen[run].attempt]
+    doubted = [run for run in records if _waits(queue.get(run)) and seen[run].attempt]
     if doubted and asked < believed:
-        again, _ = _query([records[run] for run in doubted], believed)
+        again, _ = _query({run: records[run] for run in doubted}, believed)
         queue = {**queue, **again}
         for run in doubted:
-            judge(run, queue.get(_key(records[run])))
+            judge(run, queue.get(run))
     # accounting, if the site has it, knows jobs that have left the queue without a verdict
-    lost = [run for run, record in records.items() if _lost(seen[run], queue.get(_key(record)))]
-    history, _ = _query([records[run] for run in lost], since, history=True)
+    lost = [run for run in records if _lost(seen[run], queue.get(run))]
+    history, _ = _query({run: records[run] for run in lost}, since, history=True)
     for run in lost:
-        if status := history.get(_key(records[run])):
+        if status := history.get(run):
             judge(run, status)
-    return {run: Seen(seen[run], queue.get(_key(records.get(run))), asked) for run in runs}
+    return {run: Seen(seen[run], queue.get(run), asked) for run in runs}
 
 
 def _waits(queue: JobStatus | None) -> bool:
@@ -151,30 +151,28 @@ def _lost(seen: JobView, queue: JobStatus | None) -> bool:
     return queue is not None and queue.purged  # its tasks called gridtf_join
 
 
-def _key(record: Record | None) -> Key | None:
-    return (record["scheduler"], record["job_id"]) if record else None
-
-
 def _query(
-    submitted: Iterable[Record | None], since: float, *, history: bool = False
-) -> tuple[Mapping[Key | None, JobStatus], float]:
+    records: Mapping[RunDir, Record | None], since: float, *, history: bool = False
+) -> tuple[dict[RunDir, JobStatus], float]:
     """States of jobs in their schedulers' queues or (history) accounting, from questions after ``since``; and when the
     first of them was asked."""
-    by_scheduler: dict[str, list[Record]] = {}
-    for record in submitted:
-        if record is not None:
-            by_scheduler.setdefault(record["scheduler"], []).append(record)
-    statuses: dict[Key | None, JobStatus] = {}
-    asked = time.monotonic()
-    for name, records in by_scheduler.items():
+    statuses: dict[RunDir, JobStatus] = {}
+    servers: dict[tuple[str, str], dict[RunDir, JobIdentity]] = {}  # jobs of two clusters may have the same id
+    for run, record in records.items():
+        if record is None:
+            continue
+        name, job = record["scheduler"], JobIdentity.from_record(record)
         try:
-            ask = answers.accounting if history else answers.queue
-            found = ask(schedulers.get(name), [JobIdentity.from_record(record) for record in records], since)
+            servers.setdefault((name, schedulers.get(name).server(job, os.environ)), {})[run] = job
         except GridtfError as error:  # there is no such scheduler
-            failed = {record["job_id"]: JobStatus(JobState.UNKNOWN, error.what) for record in records}
-            found = answers.Answers(failed, asked)
+            statuses[run] = JobStatus(JobState.UNKNOWN, error.what)
+    asked = time.monotonic()
+    for (name, _), jobs in servers.items():
+        ask = answers.accounting if history else answers.queue
+        found = ask(schedulers.get(name), [*jobs.values()], since)
         asked = min(asked, found.asked)
-        statuses.update({(name, job_id): status for job_id, status in found.statuses.items()})
+        known = found.statuses
+        statuses.update({run: known[job.job_id] for run, job in jobs.items() if job.job_id in known})
     return statuses, asked
 
 

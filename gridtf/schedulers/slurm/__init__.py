@@ -24,6 +24,7 @@ from gridtf.schedulers.api import (
     Parent,
     Plan,
     RankVariables,
+    SubmitResult,
     Wait,
 )
 from gridtf.schedulers.slurm import submit
@@ -84,6 +85,8 @@ class Slurm(batch.CommandScheduler):
     def command_environment(self) -> dict[str, str]:
         environ = super().command_environment()
         kept = {name: text for name, text in environ.items() if not name.startswith(_FILTERS)}
+        if self.is_current(environ):  # it names where the job was to be submitted, not where it runs
+            kept.pop("SLURM_CLUSTERS", None)
         return {**kept, "SLURM_TIME_FORMAT": "%s"}  # the user's own format may be one that cannot be read back
 
     def message(self, answer: batch.Answer) -> str:
@@ -188,6 +191,13 @@ class Slurm(batch.CommandScheduler):
         note = f"native --output={output} has no effect: the output of the script goes to {log}"
         return (*([] if output is None else [note]), *advice.check(self, plan))
 
+    def submit(self, plan: Plan) -> SubmitResult:
+        from gridtf.schedulers.slurm import query
+
+        result = super().submit(plan)
+        details = {"local_cluster": query.local_cluster(os.environ), **result.job.details}
+        return result.replace(job=result.job.replace(details={name: text for name, text in details.items() if text}))
+
     def parse_job_id(self, output: str) -> str:
         return submit.parse_submitted(output)[0]
 
@@ -202,11 +212,17 @@ class Slurm(batch.CommandScheduler):
     def find_submitted(self, plan: Plan) -> JobIdentity | None:
         shown = f"--Format=ArrayJobID:20,STDOUT:{_LONGEST_PATH}"
         options = ("--noheader", "--all", "--states=all", f"--user={os.getuid()}")
-        answer = self.run(["squeue", *options, shown], limit=self.query_patience)
-        return submit.parse_logs(answer.out, plan.run_dir, len(plan.request.components))
+        for cluster in submit.clusters(plan, os.environ) or [""]:
+            own = [f"--clusters={cluster}"] * bool(cluster)
+            answer = self.run(["squeue", *options, *own, shown], limit=self.query_patience)
+            if job := submit.parse_logs(answer.out, plan.run_dir, len(plan.request.components)):
+                return job.replace(details={"cluster": cluster} if cluster else {})
+        return None
 
     def server(self, job: JobIdentity, environ: Mapping[str, str]) -> str:
-        return f"{super().server(job, environ)}\n{job.details.get('cluster', '')}"
+        from gridtf.schedulers.slurm import query
+
+        return "\n".join((super().server(job, environ), *query.cluster_option(job)))
 
     def query(self, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
         from gridtf.schedulers.slurm import query
@@ -251,10 +267,11 @@ class Slurm(batch.CommandScheduler):
 
     def identity(self, environ: Mapping[str, str]) -> JobIdentity:
         restarts = environ.get("SLURM_RESTART_COUNT", "0")  # not set in a job that was never requeued
+        details = {"local_cluster": environ["SLURM_CLUSTER_NAME"].lower()} if "SLURM_CLUSTER_NAME" in environ else {}
         array, element = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
         if array and element:
-            return JobIdentity(f"{array}_{element}", element=element, restarts=restarts)
-        return JobIdentity(environ["SLURM_JOB_ID"], restarts=restarts)
+            return JobIdentity(f"{array}_{element}", details, element=element, restarts=restarts)
+        return JobIdentity(environ["SLURM_JOB_ID"], details, restarts=restarts)
 
     def allocation(self, environ: Mapping[str, str], request: Request, wait: Wait) -> Allocation:
         from gridtf.schedulers.slurm import injob

@@ -94,11 +94,12 @@ class Partition(Value):
         return max((of(group) for group in self.nodes), default=0)
 
 
-def query_partitions(slurm: Slurm, *, limit: float | None = None) -> list[Partition]:
+def query_partitions(slurm: Slurm, *, limit: float | None = None, clusters: Sequence[str] = ()) -> list[Partition]:
     """Query sinfo for the partitions of this site.
 
     Args:
         slurm: The scheduler, which runs the command.
+        clusters: The clusters; empty: the one that commands ask by default.
         limit: Seconds that sinfo may take; None: as any question to the queue.
 
     Returns:
@@ -107,7 +108,8 @@ def query_partitions(slurm: Slurm, *, limit: float | None = None) -> list[Partit
     Raises:
         SchedulerError: When sinfo fails or the controller does not answer.
     """
-    return parse_partitions(slurm.printed(_SINFO, limit=limit or slurm.query_patience))
+    which = [f"--clusters={','.join(clusters)}"] * bool(clusters)
+    return parse_partitions(slurm.printed([*_SINFO, *which], limit=limit or slurm.query_patience))
 
 
 def parse_partitions(text: str) -> list[Partition]:
@@ -441,7 +443,7 @@ def check(slurm: Slurm, plan: Plan, *, limit: float | None = None) -> tuple[str,
     if answer.code == 0 and all(request.time is None for request in requests):
         return tuple(notes)
     try:
-        partitions = query_partitions(slurm, limit=limit)
+        partitions = query_partitions(slurm, limit=limit, clusters=submit.clusters(plan, os.environ))
     except SchedulerError:
         if answer.code:
             raise

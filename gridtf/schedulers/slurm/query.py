@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from signal import NSIG
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ _ACCOUNTING_PATIENCE = 5.0  # seconds; the run directory has most of the answer 
 _TERMINATION_PATIENCE = 3.0  # seconds; KILL may follow TERM after KillWait, 30 s at most sites
 _LONGEST = 100_000  # bytes of ids; Linux accepts 128 KiB in one argument of a command
 
+_CONFIGURATIONS = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf")  # the latter: of "configless" Slurm
 # squeue(1), --format. The reason comes last, since it may contain any character.
 _SQUEUE = "--format=%i|%A|%T|%S|%r"
 # 12, 12_3, 12_[4-9%2], 12+0
@@ -67,13 +69,39 @@ def by_cluster(jobs: Sequence[JobIdentity]) -> list[list[JobIdentity]]:
     """Group jobs by the cluster that they were submitted to; a job that is named twice is returned once."""
     groups: dict[str, dict[str, JobIdentity]] = {}
     for job in jobs:
-        groups.setdefault(job.details.get("cluster", ""), {})[job.job_id] = job
+        groups.setdefault(_cluster(job), {})[job.job_id] = job
     return [list(group.values()) for group in groups.values()]
 
 
 def cluster_option(job: JobIdentity) -> list[str]:
-    """The option --clusters for a job that was submitted to a cluster of a federation; else no option."""
-    return [f"--clusters={job.details['cluster']}"] if job.details.get("cluster") else []
+    """The option --clusters for a job of another cluster than the one that commands without it ask; else no option."""
+    return [f"--clusters={cluster}"] if (cluster := _cluster(job)) else []
+
+
+def _cluster(job: JobIdentity) -> str:
+    own = str(job.details.get("local_cluster", ""))
+    # the same id may be another job's on the cluster that this host, or the user's SLURM_CONF, belongs to
+    elsewhere = own and ("SLURM_CLUSTERS" in os.environ or local_cluster(os.environ) not in ("", own))
+    return str(job.details.get("cluster", "")) or (own if elsewhere else "")
+
+
+def local_cluster(environ: Mapping[str, str]) -> str:
+    """The cluster of the configuration that Slurm's commands read (slurm.conf(5)); empty where that is not found.
+
+    Args:
+        environ: The environment of the commands.
+    """
+    named = environ.get("SLURM_CONF")
+    return next(filter(None, map(_cluster_of, (named,) if named else _CONFIGURATIONS)), "")
+
+
+@cache
+def _cluster_of(configuration: str) -> str:
+    try:
+        text = Path(configuration).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return "".join(re.findall(r"(?mi)^\s*ClusterName\s*=\s*([^\s#]+)", text)[-1:]).lower()
 
 
 def query_command(jobs: Sequence[JobIdentity], uid: int = 0) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gridtf.errors import SpecError
@@ -31,6 +31,7 @@ _MAIL = ("mail-type", "END,FAIL,REQUEUE")  # END: also at the time limit, and wh
 _LONG = r"--([a-z][a-z-]*)(?:=(.*))?"
 _SHORT = {
     "A": "account",
+    "M": "clusters",
     "a": "array",
     "c": "cpus-per-task",
     "N": "nodes",
@@ -188,6 +189,12 @@ def parse_native(native: Sequence[str]) -> dict[str, str]:
             options[without_value] = text
             without_value = ""
     return options
+
+
+def clusters(plan: Plan, environ: Mapping[str, str]) -> list[str]:
+    """The clusters that a job may be submitted to, where the environment of sbatch or an option names some."""
+    variables = environ.get("SBATCH_CLUSTERS") or environ.get("SLURM_CLUSTERS")
+    return [name for name in (variables or plan.request.native.get("clusters", "")).split(",") if name]
 
 
 def native_words(native: Sequence[str]) -> list[str]:

@@ -49,6 +49,18 @@ def test_commands_within_seconds_share_an_answer(fake: FakeScheduler, clock: Clo
     assert len(fake.queried) == 3
 
 
+def test_jobs_of_two_clusters_with_the_same_id_are_told_apart(fake: FakeScheduler) -> None:
+    runs = {}
+    for cluster in ("a", "b"):
+        fake.count = 0
+        run = runs[cluster] = submission.submit(RUNS).run
+        run.submitted.write_text(run.submitted.read_text().replace('"c1"', f'"{cluster}"'))
+    states = {"a": JobStatus(RUNNING), "b": JobStatus(PENDING)}
+    fake.server = lambda job, environ: job.details["cluster"]  # type: ignore[method-assign]
+    fake.query = lambda jobs: {job.job_id: states[job.details["cluster"]] for job in jobs}  # type: ignore[method-assign]
+    assert [view.state for view in observe.views([*runs.values()])] == [RUNNING, PENDING]
+
+
 def test_own_submission_and_cancellation_are_seen_at_once(fake: FakeScheduler, clock: Clock) -> None:
     one = submission.submit(RUNS)
     one.status()

@@ -333,6 +333,12 @@ def test_check_runs_sinfo_only_for_a_walltime(tools: Path) -> None:
     assert called(tools) == ["sbatch", "sbatch", "sinfo"]
 
 
+def test_check_asks_the_cluster_that_an_option_names(tools: Path) -> None:
+    sbatch_prints(tools, STARTS, 0)
+    assert advice.check(scheduler, plan("slurm", time=10, native=["-M east"])) == ()
+    assert (tools / "calls").read_text().endswith(" --clusters=east\n")
+
+
 def test_check_without_sinfo(tools: Path) -> None:
     command(tools, "sinfo", "exit 1")
     sbatch_prints(tools, STARTS, 0)

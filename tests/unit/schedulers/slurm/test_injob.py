@@ -203,7 +203,8 @@ def test_srun_environment_omits_options_of_the_training_tasks() -> None:
         "PATH": "/bin",
     }
     names = (
-        "CPUS_PER_TASK NTASKS NTASKS_PER_NODE GPUS_PER_TASK GPU_BIND EXPORT_ENV MEM_PER_CPU EXACT CPU_BIND WAIT NPROCS"
+        "CPUS_PER_TASK NTASKS NTASKS_PER_NODE GPUS_PER_TASK GPU_BIND EXPORT_ENV MEM_PER_CPU EXACT CPU_BIND WAIT NPROCS "
+        "CLUSTERS"
     )
     omitted = {f"SLURM_{name}": "1" for name in names.split()}
     assert injob.srun_environment({**kept, **omitted}) == kept

@@ -495,6 +495,42 @@ def test_query_runs_one_squeue_per_cluster(tools: Path) -> None:
     assert ["--clusters=a" in line and "--jobs=1,3 " in line for line in calls(tools)] == [True, False]
 
 
+@pytest.mark.parametrize(
+    ("details", "conf", "variable", "option"),
+    [
+        ({}, "ClusterName=here", "", []),
+        ({"cluster": "a"}, "ClusterName=here", "", ["--clusters=a"]),
+        ({"local_cluster": "here"}, "# ClusterName=x\n clustername = Here # ours", "", []),
+        ({"local_cluster": "here"}, "ClusterName=there", "", ["--clusters=here"]),
+        ({"local_cluster": "here"}, "ClusterName=here", "there", ["--clusters=here"]),
+        ({"local_cluster": "here"}, None, "", []),
+        ({"local_cluster": "here", "cluster": "a"}, "ClusterName=here", "", ["--clusters=a"]),
+    ],
+)
+def test_job_of_another_cluster_is_not_taken_for_the_local_one_with_its_id(
+    details: dict[str, str],
+    conf: str | None,
+    variable: str,
+    option: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    if conf is not None:
+        (tmp_path / "slurm.conf").write_text(conf)
+    if variable:
+        monkeypatch.setenv("SLURM_CLUSTERS", variable)
+    assert query.cluster_option(JobIdentity("7", details)) == option
+
+
+def test_commands_in_a_job_ask_its_own_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_CLUSTERS", "a,b")
+    assert scheduler.command_environment()["SLURM_CLUSTERS"] == "a,b"
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert "SLURM_CLUSTERS" not in scheduler.command_environment()
+    assert scheduler.identity({"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "a"}).details == {"local_cluster": "a"}
+
+
 def test_query_of_an_unknown_job_is_no_error(tools: Path) -> None:
     command(tools, "squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     assert scheduler.query([JobIdentity("99999")])["99999"].purged

@@ -26,6 +26,7 @@ def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "sbatch"
     path.touch(mode=0o755)
     queue(tmp_path)
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     return path
 
@@ -180,6 +181,23 @@ def test_submit_without_a_job_id_finds_the_job_by_its_log(sbatch: Path, answer: 
         "x /runs/x/job.log",
     )
     assert scheduler.submit(plan("slurm", run_dir="/runs/x")).job == JobIdentity("9")  # the latest
+
+
+@pytest.mark.parametrize(("variable", "native"), [("b", []), ("a,b", []), ("", ["-M a,b"]), ("a,b", ["--clusters=a"])])
+def test_submit_without_a_job_id_looks_in_the_clusters_that_are_named(
+    variable: str, native: list[str], sbatch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CLUSTERS", variable)
+    sbatch.write_text("#!/bin/sh\necho OK\n")
+    (sbatch.parent / "squeue").write_text('#!/bin/sh\ncase $* in *--clusters=b*) echo "9 /runs/x/job.log";; esac\n')
+    job = scheduler.submit(plan("slurm", run_dir="/runs/x", native=native)).job
+    assert job == JobIdentity("9", {"cluster": "b"})
+
+
+def test_cluster_of_the_login_node_is_remembered(sbatch: Path) -> None:
+    sbatch.write_text("#!/bin/sh\necho 7\n")
+    (sbatch.parent / "slurm.conf").write_text("ClusterName=east\n")
+    assert scheduler.submit(plan("slurm")).job == JobIdentity("7", {"local_cluster": "east"})
 
 
 @pytest.mark.parametrize("code", [0, 1])
