@@ -433,7 +433,7 @@ def check(slurm: Slurm, plan: Plan, *, limit: float | None = None) -> tuple[str,
 
     Raises:
         SpecError: When the job requests what the site does not have; it names the key of the job file.
-        SchedulerError: When Slurm does not answer, or refuses the job for another reason.
+        SchedulerError: When sbatch does not answer, or refuses the job for another reason.
     """
     limit = limit or slurm.query_patience
     notes = overridden(plan, os.environ)
@@ -444,10 +444,8 @@ def check(slurm: Slurm, plan: Plan, *, limit: float | None = None) -> tuple[str,
         return tuple(notes)
     try:
         partitions = query_partitions(slurm, limit=limit, clusters=submit.clusters(plan, os.environ))
-    except SchedulerError:
-        if answer.code:
-            raise
-        return tuple(notes)
+    except SchedulerError:  # such as with PrivateData=partitions
+        partitions = []
     output = f"{answer.err}\n{answer.out}"
     available = _available(slurm, output) if answer.code else ""
     return (*notes, *judge(requests, answer.code, output, partitions, available=available))
@@ -544,7 +542,7 @@ def _refuse_partition(request: ComponentRequest, output: str, message: str, part
     unknown = [name for name in request.partitions if name not in names]
     chosen = _chosen(request, partitions)
     others = [partition for partition in partitions if partition not in chosen]
-    if unknown and _BAD_PARTITION.search(output):
+    if unknown and names and _BAD_PARTITION.search(output):
         raise SpecError(
             key,
             f"there is no partition {unknown[0]!r}",

@@ -344,8 +344,11 @@ def test_check_without_sinfo(tools: Path) -> None:
     sbatch_prints(tools, STARTS, 0)
     assert advice.check(scheduler, plan("slurm", time="99d")) == ()
     sbatch_prints(tools, SHAPE)
-    with pytest.raises(SchedulerError, match="sinfo has failed"):
+    with pytest.raises(SchedulerError, match="refuse this job: Requested node configuration is not available"):
         advice.check(scheduler, plan("slurm", nodes=9))
+    sbatch_prints(tools, NO_PARTITION.format("gpux"))
+    with pytest.raises(SchedulerError, match="refuse this job: invalid partition specified: gpux"):
+        advice.check(scheduler, plan("slurm", partition="gpux"))
 
 
 def test_refused_account_lists_the_user_s_accounts(tools: Path) -> None:
