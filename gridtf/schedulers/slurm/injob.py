@@ -127,7 +127,7 @@ def _of_each(text: str | None, names: list[str]) -> list[int | None]:
 def _gpus(environ: Mapping[str, str], suffix: str, names: list[str], gpus_of_nodes: GpusOfNodes) -> Mapping[str, int]:
     """GPUs by host. Each agent reads on its host what is granted there; a host that grants fewer ends the attempt."""
     per_node = environ.get(f"SLURM_GPUS_PER_NODE{suffix}")
-    if per_node is not None:
+    if per_node and per_node != "0":  # which may be of the step around the launcher: srun --gpus-per-node=0 --pty bash
         return dict.fromkeys(names, _sum(per_node))
     # with --gpus, --gpus-per-task and --gres the number may differ by host, and only the controller knows it
     on_host = "SLURMD_NODENAME" in environ  # else the shell of an salloc on another host, which has fewer variables

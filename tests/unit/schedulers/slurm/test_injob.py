@@ -71,6 +71,10 @@ def test_gpus_that_may_differ_by_host_are_queried(more: dict[str, str]) -> None:
     assert queried == ["7"]
 
 
+def test_gpus_are_queried_in_a_step_without_any() -> None:
+    assert hosts({**BATCH, "SLURM_GPUS_PER_NODE": "0"}, lambda job: {"n2": 4})[1].gpus == 4
+
+
 def test_gpus_are_queried_in_the_shell_of_an_salloc() -> None:
     elsewhere = {name: text for name, text in BATCH.items() if name != "SLURMD_NODENAME"}
     assert hosts(elsewhere, lambda job: {"n2": 4})[1].gpus == 4
