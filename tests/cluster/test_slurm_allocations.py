@@ -9,6 +9,7 @@ from subprocess import Popen
 import pytest
 
 from tests.support.cluster import Bed
+from tests.support.clusterjobs import shares_gpus
 from tests.support.clusterscripts import (
     ENVIRON,
     RUN,
@@ -92,10 +93,17 @@ def test_run_reports_a_failure_and_too_many_tasks(slurm: Bed) -> None:
     assert "tasks_per_node: 16 tasks x 1 GPUs need more than this job has on n1, 4" in output
 
 
-def test_run_in_a_step_of_an_allocation(slurm: Bed) -> None:
+@pytest.mark.parametrize("options", [[], ["--gpus-per-node=0"]], ids=["with-gpus", "without-gpus"])
+def test_run_in_a_step_of_an_allocation(slurm: Bed, options: list[str]) -> None:
     folder = Folder(slurm, "step")
-    command = f"gridtf run -- {TASK}; echo job=$SLURM_JOB_ID code=$?"
-    output = folder.run("salloc", *ALLOCATED, "srun", "--nodes=1", "--ntasks=1", "bash", "-c", command)
+    command = f"gridtf run -- {TASK} 2>&1; echo job=$SLURM_JOB_ID code=$?"
+    output = folder.run("salloc", *ALLOCATED, "srun", "--nodes=1", "--ntasks=1", *options, "bash", "-c", command)
+    if not options and not shares_gpus(slurm):
+        assert (
+            "20.11 does not share GPUs between steps, and the one that gridtf runs in has those of this job" in output
+        )
+        assert "srun --gpus-per-node=0 --pty bash" in output
+        return
     match = re.search(r"job=(\d+) code=0", output)
     assert match, output
     one_gpu_each(folder.tasks(match[1]), 4)

@@ -25,7 +25,7 @@ from tests.support.clusterfaults import (
     release,
     started,
 )
-from tests.support.clusterjobs import ClusterJob
+from tests.support.clusterjobs import ClusterJob, refused, shares_gpus
 
 # --- the job is ended from outside
 
@@ -119,6 +119,34 @@ def test_killed_agent_supervisor_or_slurmstepd_is_reported(slurm: Bed, host: str
     assert verdict["ended"] - killed < PROMPT  # Slurm itself may also never notice
     no_process_left(slurm)
     assert job.status()["state"] == "FAILED"
+
+
+# --- a host with GPUs is lost
+
+
+def test_job_with_gpus_goes_on_on_a_spare_host(slurm: Bed) -> None:
+    words = ("--restarts", "1", "--spare-nodes", "1", "--gpus-per-node", "1")
+    if not shares_gpus(slurm):
+        why = "--spare-nodes: Slurm 20.11 gives the GPUs of a job that has lost a host to no further attempt"
+        assert why in refused(slurm, "--nodes", "2", *words)
+        return
+    command = "[ $GRIDTF_ATTEMPT = 2 ] || exec sleep 300"
+    job = started(slurm, *words, "--heartbeat-timeout", "10", nodes=2, command=command)
+    slurm.kill("n2")
+    ended(job, "COMPLETED", "after 1 restart", attempt=2)
+    assert job.gpus() == {"worker:0": ("n1", ("0",)), "worker:1": ("n3", ("0",))}
+
+
+def test_job_with_gpus_on_fewer_hosts(slurm: Bed) -> None:
+    words = ("--restarts", "1", "--nodes", "2-3", "--native=--nodes=3", "--gpus-per-node", "1")
+    command = "[ $GRIDTF_ATTEMPT = 2 ] || exec sleep 300"
+    job = started(slurm, *words, "--heartbeat-timeout", "10", nodes=3, command=command)
+    slurm.kill("n3")
+    if shares_gpus(slurm):
+        ended(job, "COMPLETED", "after 1 restart", attempt=2)
+        return
+    why = "Slurm 20.11 does not share GPUs between steps, and the one that has lost a host has those of this job"
+    ended(job, "FAILED", why, attempt=2)
 
 
 # --- agents cannot start

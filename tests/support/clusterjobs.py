@@ -36,6 +36,12 @@ def refused(bed: Bed, *words: str, **more: Any) -> str:
     return done.stderr
 
 
+def shares_gpus(bed: Bed) -> bool:
+    """Whether steps of a job on this Slurm can share its GPUs."""
+    version = bed.run("login", "srun", "--version").stdout.split()[-1]
+    return version >= "22.05"
+
+
 class ClusterJob:
     """A job that alice has submitted.
 

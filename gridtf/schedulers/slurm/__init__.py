@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf import files
-from gridtf.errors import SchedulerError, SpecError
+from gridtf.errors import PlacementError, SchedulerError, SpecError
 from gridtf.jobspec.request import Request
 from gridtf.run.rundir import RunDir
 from gridtf.schedulers import batch
@@ -38,6 +38,9 @@ _LONGEST_PATH = 4096  # bytes: PATH_MAX of Linux
 # What the commands read from the environment: SQUEUE_USERS=bob, handy in a shell, would hide the jobs of other users,
 # and a job that is hidden looks like one that is purged.
 _FILTERS = ("SQUEUE_", "SINFO_", "SACCT_")
+
+# Since this version, steps of a job share its GPUs if they overlap (srun(1), --overlap); before, only its CPUs.
+_SHARES_GPUS = (22, 5)
 
 # Patterns are compiled only after a command has failed: rendering does not need them.
 # slurm_load_jobs error: Unable to contact slurm controller (connect failure)
@@ -143,6 +146,11 @@ class Slurm(batch.CommandScheduler):
             return None
         return None if answer.code else answer.out
 
+    def without_shared_gpus(self) -> str:
+        """Slurm's version, such as ``Slurm 20.11``, if steps of a job cannot share its GPUs; else empty."""
+        found = re.search(r"(\d+)\.(\d+)", self.try_run(["srun", "--version"], limit=self.query_patience) or "")
+        return f"Slurm {found[0]}" if found and (int(found[1]), int(found[2])) < _SHARES_GPUS else ""
+
     # --- on the login node
 
     def is_available(self, environ: Mapping[str, str]) -> bool:
@@ -187,6 +195,11 @@ class Slurm(batch.CommandScheduler):
             show_node = ["scontrol", "show", "node", os.uname().nodename]
             if self.run(show_node, limit=self.submit_patience).code != 0:  # else a cluster of one machine
                 raise
+        if plan.spec.spare_nodes and plan.request.gpus_per_node and (old := self.without_shared_gpus()):
+            from gridtf.schedulers.slurm import injob
+
+            what = f"{old} gives the GPUs of a job that has lost a host to no further attempt"
+            raise SpecError("spare_nodes", what, hint=injob.NO_SPARES)
         output, log = plan.request.native.get("output"), RunDir(plan.run_dir).log
         note = f"native --output={output} has no effect: the output of the script goes to {log}"
         return (*([] if output is None else [note]), *advice.check(self, plan))
@@ -294,6 +307,10 @@ class Slurm(batch.CommandScheduler):
         from gridtf.schedulers.agents import StartedAgents
         from gridtf.schedulers.slurm import injob
 
+        held = injob.held_gpus(allocation.hosts, call, environ)
+        if held and (old := self.without_shared_gpus()):
+            what = f"{old} does not share GPUs between steps, and {held[0]} has those of this job"
+            raise PlacementError(what, hint=held[1])
         argv = injob.srun_command(allocation.hosts, call, environ)
         parse_end = partial(injob.parse_failure, restarts=batch.whole(environ.get("SLURM_RESTART_COUNT", "")) or 0)
         return [StartedAgents(argv, injob.srun_environment(environ), call.log, parse_end)]

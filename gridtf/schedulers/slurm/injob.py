@@ -146,6 +146,9 @@ def _sum(text: str) -> int:
     return sum(int(number) for number in re.findall(r"(?:^|[:,])([0-9]{1,9})(?=,|$)", text))
 
 
+# Where steps cannot share GPUs. Slurm requeues a job that was not submitted with --no-kill.
+NO_SPARES = "without restarts and spare_nodes, Slurm starts a job that has lost a host again, where jobs are requeued"
+
 # --- the step: srun(1) -------------------------------------------------------------------------------------------
 
 # Options of the job that Slurm leaves in its environment, where srun would take them as its own (srun(1), INPUT
@@ -238,6 +241,25 @@ def _options(hosts: Sequence[Host], call: AgentCall, environ: Mapping[str, str])
         # too few.)
         words.append("--overlap")
     return words
+
+
+def held_gpus(hosts: Sequence[Host], call: AgentCall, environ: Mapping[str, str]) -> tuple[str, str] | None:
+    """Find another step of the job that holds GPUs of these hosts, for a Slurm whose steps cannot share them.
+
+    Args:
+        hosts: Hosts of the allocation.
+        call: How an agent is started.
+        environ: The job's environment.
+
+    Returns:
+        (which step that is, what to do about it); None where there is none.
+    """
+    if any(host.gpus for host in hosts):
+        if "SLURM_STEP_NUM_TASKS" in environ and environ.get("SLURM_STEP_GPUS"):
+            return "the one that gridtf runs in", "start that step without GPUs: srun --gpus-per-node=0 --pty bash"
+        if call.restarted and len(hosts) < (whole(environ.get("SLURM_JOB_NUM_NODES", "")) or 0):
+            return "the one that has lost a host", NO_SPARES
+    return None
 
 
 def parse_failure(code: int, printed: Sequence[str], restarts: int = 0) -> AgentEnd:

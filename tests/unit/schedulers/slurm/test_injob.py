@@ -12,9 +12,10 @@ import pytest
 from gridtf import schedulers
 from gridtf.errors import CleanedUpError, PlacementError, SchedulerError, SpecError
 from gridtf.jobspec.spec import JobSpec
-from gridtf.schedulers.api import AgentCall, AgentEnd, Host, JobIdentity, Parent
+from gridtf.schedulers.api import AgentCall, AgentEnd, Allocation, Host, JobIdentity, Parent
 from gridtf.schedulers.slurm import injob, scheduler
 from gridtf.schedulers.slurm.injob import allocation
+from tests.support.fixtures import Program
 from tests.support.rendering import plan
 
 CALL = AgentCall(
@@ -182,6 +183,48 @@ def test_srun_command_requests_the_gpus_of_the_hosts() -> None:
 def test_srun_command_of_a_batch_script_does_not_overlap_with_other_steps() -> None:
     batch_script_of_26_05 = {"SLURM_STEP_ID": "-5"}
     assert "--overlap" not in injob.srun_command((Host("n1", 2, 2, 4),), CALL, batch_script_of_26_05)
+
+
+LOST = {"SLURM_JOB_NUM_NODES": "3"}
+IN_STEP = {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_GPUS": "0,1"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "restarted", "gpus", "what"),
+    [
+        (IN_STEP, False, 2, "the one that gridtf runs in"),
+        ({"SLURM_STEP_NUM_TASKS": "1"}, False, 2, None),
+        (IN_STEP, False, 0, None),
+        (LOST, True, 2, "the one that has lost a host"),
+        (LOST, False, 2, None),
+        ({"SLURM_JOB_NUM_NODES": "2"}, True, 2, None),
+    ],
+)
+def test_step_that_holds_gpus(environ: dict[str, str], restarted: bool, gpus: int, what: str | None) -> None:
+    held = injob.held_gpus((Host("n1", 2, gpus), Host("n2", 2, gpus)), CALL.replace(restarted=restarted), environ)
+    assert (held and held[0]) == what
+
+
+@pytest.mark.parametrize(
+    ("printed", "old"),
+    [
+        ("slurm-wlm 20.11.4", "Slurm 20.11"),
+        ("slurm 21.08.8-2", "Slurm 21.08"),
+        ("slurm-wlm 22.05.8", ""),
+        ("slurm 26.05.5", ""),
+        ("", ""),
+    ],
+)
+def test_versions_whose_steps_cannot_share_gpus(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: str, old: str
+) -> None:
+    program("srun", f"echo {printed}")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert scheduler.without_shared_gpus() == old
+    made = Host("n1", 2, 2), Host("n2", 2, 2)
+    if old:
+        with pytest.raises(PlacementError, match=f"{old} does not share GPUs between steps, and the one that gridtf"):
+            scheduler.start_agents(Allocation(made), CALL, IN_STEP)
 
 
 def test_srun_command_without_cpus_where_hosts_differ() -> None:
