@@ -12,6 +12,7 @@ from gridtf.schedulers.slurm.hostlist import counts
 from tests.support.cluster import Bed
 from tests.support.clusterscripts import (
     ENTER,
+    ENVIRON,
     RUN,
     SAVES,
     TASK,
@@ -85,6 +86,15 @@ def test_two_runs_at_once_take_turns_with_the_gpus(slurm: Bed) -> None:
     first, second = sorted(times)
     assert len(first) == len(second) == 4
     assert max(first) < min(second)
+
+
+def test_job_is_found_by_its_id_whatever_it_was_submitted_with(slurm: Bed) -> None:
+    folder = Folder(slurm, "found")
+    job = folder.on_two_hosts(
+        "gridtf_run -- true", "--job-name=found", "--comment=two\nlines WorkDir=/no JobName=no"
+    ).ended()
+    status = folder.run("gridtf", "status", job.id, env={**ENVIRON, "XDG_STATE_HOME": "/tmp/without-an-index"})
+    assert f"{folder.seen_as}/gridtf-runs/found-{job.id}" in status
 
 
 def test_tasks_can_save_when_the_job_is_cancelled(slurm: Bed) -> None:

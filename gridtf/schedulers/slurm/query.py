@@ -142,7 +142,7 @@ def add_details(slurm: Slurm, rows: Sequence[Row], job: JobIdentity) -> list[Row
 def _detailed(slurm: Slurm, row: Row, options: Sequence[str]) -> Row:
     """A row with what scontrol prints of its job."""
     output = slurm.try_run(["scontrol", "-o", *options, "show", "job", row.number], limit=slurm.query_patience) or ""
-    shown = next((parse_fields(line) for line in output.splitlines() if _is(line, row.number)), {})
+    shown = next((parse_fields(line) for line in _jobs_of(output) if _is(line, row.number)), {})
     nodes = shown.get("NodeList", "").replace("(null)", "")
     with suppress(SchedulerError):  # a text of more hosts than can be
         nodes = some(expand(nodes))
@@ -260,17 +260,19 @@ def parse_run_dirs(text: str, job_id: str) -> list[Path]:
         job_id: The job, or an array's element such as ``12_3``.
 
     Returns:
-        The one that its log lies in, and the one that gridtf_run creates below the job's working folder; empty if the
-        output does not show the job.
+        The one that its log lies in, and the one that gridtf_run creates below the job's working folder; more where
+        texts of the user look like fields, such as SubmitLine and Comment; empty if the output does not show the job.
     """
     found: list[Path] = []
-    for line in text.splitlines():
+    for line in _jobs_of(text):
         if _is(line, job_id):
-            shown = dict(re.findall(r"\s(JobName|StdOut|WorkDir)=(.+?)(?=\s[A-Za-z]+=|\s*$)", line))
-            found += run_dirs_of(Path(shown["StdOut"])) if "StdOut" in shown else []
-            if "JobName" in shown and "WorkDir" in shown:
-                found.append(Path(shown["WorkDir"], RUN_ROOT, f"{shown['JobName']}-{job_id}"))
-    return found
+            values: dict[str, list[str]] = {"JobName": [], "StdOut": [], "WorkDir": []}
+            for name, value in re.findall(r"\s(JobName|StdOut|WorkDir)=(.+?)(?=\s[A-Za-z]+=|\s*$)", line):
+                values[name].append(value)
+            found += [place for log in values["StdOut"] for place in run_dirs_of(Path(log))]
+            names = values["JobName"][:1]
+            found += [Path(folder, RUN_ROOT, f"{name}-{job_id}") for folder in values["WorkDir"] for name in names]
+    return list(dict.fromkeys(found))
 
 
 def parse_node_gpus(text: str, job_id: str) -> dict[str, int]:
@@ -288,7 +290,7 @@ def parse_node_gpus(text: str, job_id: str) -> dict[str, int]:
         SchedulerError: When the nodes are not a hostlist.
     """
     found: dict[str, int] = {}
-    for line in text.splitlines():
+    for line in _jobs_of(text):
         if not _is(line, job_id):
             continue
         for hosts, gres in re.findall(r"\sNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)", _without_user_text(line)):
@@ -303,10 +305,15 @@ def parse_fields(line: str) -> dict[str, str]:
     return dict(re.findall(r"(?:^|\s)([A-Za-z]+)=(\S*)", _without_user_text(line)))
 
 
+def _jobs_of(text: str) -> list[str]:
+    """Split the output of ``scontrol -o show job`` by job: a line each, unless a text of the user has line breaks."""
+    return re.split(r"\n(?=JobId=\d)", text)
+
+
 def _without_user_text(line: str) -> str:
     """Remove texts that the user chooses, which may look like fields, from a line of ``scontrol show job``: the job's
-    name, and everything from the command on, where only paths and comments follow."""
-    return re.sub(r"\sJobName=(?:.*?(?=\sUserId=\S+\(\d+\)\s)|\S*)", "", line).partition(" Command=")[0]
+    name, and everything from the command on, where only paths, comments and the line of the submission follow."""
+    return re.sub(r"(?s)\sJobName=(?:.*?(?=\sUserId=\S+\(\d+\)\s)|\S*)", "", line).partition(" Command=")[0]
 
 
 def _is(line: str, job_id: str) -> bool:
@@ -401,7 +408,7 @@ def _own_fields(slurm: Slurm, environ: Mapping[str, str]) -> dict[str, str] | No
     """What scontrol shows of this job; None where it shows nothing."""
     job_id = environ["SLURM_JOB_ID"]
     output = slurm.try_run(["scontrol", "-o", "show", "job", job_id], limit=_TERMINATION_PATIENCE) or ""
-    shown = (parse_fields(line) for line in output.splitlines())
+    shown = map(parse_fields, _jobs_of(output))
     return next((found for found in shown if found.get("JobId") == job_id), None)
 
 
@@ -462,7 +469,7 @@ def parse_termination(text: str, job_id: str, restarts: int) -> JobStatus | None
     Returns:
         The final status; ``requeued`` if the job will start again. None when Slurm is not ending the job.
     """
-    shown = next((found for line in text.splitlines() if (found := parse_fields(line)).get("JobId") == job_id), {})
+    shown = next((found for line in _jobs_of(text) if (found := parse_fields(line)).get("JobId") == job_id), {})
     state, reason = shown.get("JobState", ""), shown.get("Reason", "None").replace("_", " ")
     count = shown.get("Restarts", "")
     by_reason = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL", "OutOfMemory": "OUT_OF_MEMORY"}

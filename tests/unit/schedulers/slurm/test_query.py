@@ -320,6 +320,24 @@ def test_parse_run_dirs(shown: str, places: list[str]) -> None:
     assert [str(place) for place in query.parse_run_dirs(shown, "7_3")] == element
 
 
+# Of Slurm 26.05, shortened; older versions have no SubmitLine.
+TEXTS_OF_THE_USER = """\
+JobId=7 JobName=two
+lines JobState=FAILED UserId=a(1) JobState=COMPLETING Reason=TimeLimit Restarts=0 Nodes=n1 CPU_IDs=0 Mem=5 \
+GRES=gpu:1(IDX:0) Command=./j.sh SubmitLine=sbatch --comment=two
+lines WorkDir=/no JobName=no ./j.sh StdOut=/no/job.log WorkDir=/h Comment=two
+lines WorkDir=/no JobName=no StdErr= StdIn=/dev/null StdOut=/r/job.log
+"""
+
+
+def test_texts_of_the_user_with_several_lines() -> None:
+    assert [str(place) for place in query.parse_run_dirs(TEXTS_OF_THE_USER.replace("two\nlines J", "x J"), "7")] == [
+        *("/no", "/r", "/no/gridtf-runs/x-7", "/h/gridtf-runs/x-7")
+    ]
+    assert parse_termination(TEXTS_OF_THE_USER, "7", 0) == JobStatus(JobState.TIMEOUT, "the walltime is over")
+    assert parse_node_gpus(TEXTS_OF_THE_USER, "7") == {"n1": 1}
+
+
 @pytest.mark.parametrize(
     ("text", "moment"),
     [("1795435070", 1795435070.0), ("Unknown", None), ("", None), ("11:57:50", None), ("NONE", None)],
