@@ -114,25 +114,27 @@ install() {
     [[ $result == 0 ]] || explain "$output" "${1%/bin/python}"
 }
 
-# fingerprint FOLDER LOCK: prints a hash of everything that an environment is made from.
+# fingerprint FOLDER LOCK [TENSORFLOW]: prints a hash of everything that an environment is made from.
 fingerprint() {
     {
-        printf '%s\n' "$root" "$(python_version "${PYTHON:-$1/bin/python}")" "$2"
+        printf '%s\n' "$root" "$(python_version "${PYTHON:-$1/bin/python}")" "${@:2}"
         cat "$root/pyproject.toml" "$root/scripts/locks/build.txt" "$root/scripts/locks/$2.txt"
     } | sha256sum
 }
 
-# make_environment FOLDER MIB LOCK: an environment in FOLDER with this checkout and the packages of scripts/locks/LOCK.txt,
-# made anew unless an earlier run left an identical one. MIB: the disk space it takes.
+# make_environment FOLDER MIB LOCK [TENSORFLOW]: an environment in FOLDER with this checkout and the packages of
+# scripts/locks/LOCK.txt, made anew unless an earlier run left an identical one. MIB: the disk space it takes. TENSORFLOW:
+# the version of TensorFlow, such as 2.16, where it is not the locked one; only packages that it does not work with are
+# then of other versions than the locked ones.
 make_environment() {
-    local folder=$1 mib=$2 lock=$3 locks=$root/scripts/locks stamp=$1.made-from free
+    local folder=$1 mib=$2 lock=$3 tensorflow=${4:-} locks=$root/scripts/locks stamp=$1.made-from free
     [[ ! -e $folder || -e $stamp ]] ||
         fail "$folder was not made by this script" "move it away, then run this again"
     { exec 9>>"$stamp"; } 2>/dev/null ||
         fail "$root cannot be written" "run this in a copy of your own"
     flock -n 9 || { say "Waiting for another run that is making $folder"; flock -w 1800 9; } ||
         fail "another run has been making $folder for half an hour" "end it, then run this again"
-    if [[ -s $stamp && $(<"$stamp") == "$(fingerprint "$folder" "$lock")" ]]; then
+    if [[ -s $stamp && $(<"$stamp") == "$(fingerprint "$folder" "${@:3}")" ]]; then
         say "Using the environment in $folder"
     else
         find_python "$locks/$lock.txt"
@@ -149,13 +151,21 @@ make_environment() {
         else
             "$python" -m venv --clear "$folder" || fail "the environment could not be made"
         fi
-        say "Installing the packages of scripts/locks/$lock.txt, then gridtf from this checkout (some minutes the first time)"
+        say "Installing the packages of scripts/locks/$lock.txt${tensorflow:+, TensorFlow $tensorflow} and gridtf from this checkout" \
+            "(some minutes the first time)"
         # Build requirements are pinned like all packages, so packages are not built in isolation. drmaa has no wheel.
-        local built=(--no-build-isolation --only-binary :all: --no-binary drmaa)
+        local built=(--no-build-isolation --only-binary :all: --no-binary drmaa) packages=$locks/$lock.txt
+        if [[ -n $tensorflow ]]; then
+            packages=$folder/locked.txt
+            sed '/^tensorflow/,/[^\\]$/d' "$locks/$lock.txt" >"$packages" # without it and its hashes
+            printf "%s==$tensorflow.*\n" tensorflow tensorflow-cpu >"$folder/wanted.txt"
+        fi
         install "$folder/bin/python" --require-hashes --only-binary :all: -r "$locks/build.txt"
-        install "$folder/bin/python" --require-hashes "${built[@]}" -r "$locks/$lock.txt"
+        install "$folder/bin/python" --require-hashes "${built[@]}" -r "$packages"
         install "$folder/bin/python" --no-index --no-deps --no-build-isolation --editable "$root"
-        fingerprint "$folder" "$lock" >"$stamp"
+        [[ -z $tensorflow ]] ||
+            install "$folder/bin/python" "${built[@]}" --constraint "$folder/wanted.txt" --editable "${root}[cpu]"
+        fingerprint "$folder" "${@:3}" >"$stamp"
     fi
     flock -u 9 # not only closed: programs started from here must not hold the lock
     exec 9>&-

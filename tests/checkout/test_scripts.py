@@ -183,9 +183,16 @@ _CORES = len(os.sched_getaffinity(0))
 _PARALLEL = f"--numprocesses {_CORES + 3}"
 
 
-def _tests(checkout: Path, *arguments: str, ruff: str = "", pytest: str = "") -> subprocess.CompletedProcess[str]:
+def _tests(
+    checkout: Path,
+    *arguments: str,
+    ruff: str = "",
+    pytest: str = "",
+    environment: str = ".venv-test",
+    tensorflow: str = "",
+) -> subprocess.CompletedProcess[str]:
     """scripts/test in an environment whose programs print their arguments, and then run these commands."""
-    programs = checkout / ".venv-test" / "bin"
+    programs = checkout / environment / "bin"
     programs.mkdir(parents=True)
     for name in ("python", "ruff"):
         (programs / name).write_text(
@@ -193,8 +200,9 @@ def _tests(checkout: Path, *arguments: str, ruff: str = "", pytest: str = "") ->
             f'[[ "$*" != *pytest* ]] || {{ {pytest or ":"}; exit; }}\n{ruff if name == "ruff" else ""}\n'
         )
         (programs / name).chmod(0o755)
-    stamp = 'source "$0"; fingerprint "$root/.venv-test" test >"$root/.venv-test.made-from"'
-    subprocess.run(["bash", "-c", stamp, checkout / "scripts" / "lib" / "environment.sh"], timeout=60, check=True)
+    stamp = 'source "$0"; fingerprint "$root/$1" test ${2:+"$2"} >"$root/$1.made-from"'
+    library = checkout / "scripts" / "lib" / "environment.sh"
+    subprocess.run(["bash", "-c", stamp, library, environment, tensorflow], timeout=60, check=True)
     command = [str(checkout / "scripts" / "test"), *arguments]
     return subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60, check=False)
 
@@ -229,8 +237,42 @@ def test_scripts_test_runs_checks_then_pytest(checkout: Path, arguments: list[st
     assert done.returncode == 5
 
 
+_PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
 @pytest.mark.parametrize(
-    "arguments", [["--again"], ["--again", "20"], ["--again", "x", "tests/unit"], ["--all", "slurm"]], ids=" ".join
+    ("arguments", "environment", "tensorflow"),
+    [
+        (["--python", sys.executable], f".venv-test-{_PYTHON}", ""),
+        (["--tensorflow", "2.16"], ".venv-test-2.16", "2.16"),
+        (["--tensorflow", "2.16.1", "--python", sys.executable], f".venv-test-{_PYTHON}-2.16.1", "2.16.1"),
+    ],
+    ids=["python", "tensorflow", "both"],
+)
+def test_another_python_or_tensorflow_has_an_environment_of_its_own(
+    checkout: Path, arguments: list[str], environment: str, tensorflow: str
+) -> None:
+    """Tests and their clusters take their programs from it."""
+    said = 'echo "in ${PATH%%:*}"'
+    done = _tests(checkout, *arguments, "t.py", pytest=said, environment=environment, tensorflow=tensorflow)
+    assert done.stderr == ""
+    assert f"python: -m pytest t.py\nin {checkout}/{environment}/bin\n" in done.stdout
+    assert sorted(checkout.glob(".venv*")) == [checkout / environment, checkout / f"{environment}.made-from"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--again"],
+        ["--again", "20"],
+        ["--again", "x", "tests/unit"],
+        ["--all", "slurm"],
+        ["--python"],
+        ["--python", "3.9999"],
+        ["--tensorflow"],
+        ["--tensorflow", "local"],
+    ],
+    ids=" ".join,
 )
 def test_wrong_words_of_scripts_test_are_refused_before_an_environment_is_made(
     checkout: Path, arguments: list[str]
@@ -238,8 +280,8 @@ def test_wrong_words_of_scripts_test_are_refused_before_an_environment_is_made(
     command = [str(checkout / "scripts" / "test"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert re.match("error: --(again|all) ", done.stderr)
-    assert not (checkout / ".venv-test").exists()
+    assert re.match("error: --(again|all|python|tensorflow) ", done.stderr)
+    assert not list(checkout.glob(".venv*"))
 
 
 def test_faults_that_ruff_finds_are_shown_and_fail_scripts_test(checkout: Path) -> None:

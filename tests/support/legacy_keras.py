@@ -11,4 +11,4 @@ from tests.support.unpacked import need_unpacked
 def need_tf_keras() -> Path:
     """The folder of tf_keras, for PYTHONPATH."""
     release = ".".join(version("tensorflow-cpu").split(".")[:2])  # the two are released together
-    return need_unpacked("tf_keras", f"tf_keras=={release}.*")
+    return need_unpacked(f"tf_keras-{release}", f"tf_keras=={release}.*")

@@ -18,11 +18,11 @@ def need_unpacked(name: str, *wanted: str, how: str = "--target") -> Path:
     """The folder of these packages; skips the test where they cannot be had, which under CI is a failure.
 
     Args:
-        name: Of the folder, after that of the environment.
+        name: Of the folder, after that of the environment and before the version of this Python.
         wanted: As pip takes them.
         how: pip's option for the folder: ``--prefix`` for packages with more than modules.
     """
-    folder = ROOT / f".venv-test.{name}"
+    folder = ROOT / f".venv-test.{name}-{sys.version_info[0]}.{sys.version_info[1]}"
     with Path(f"{folder}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
