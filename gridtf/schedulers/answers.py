@@ -372,9 +372,9 @@ def _from_json(entry: list[Any]) -> Entry:
     asked, wanted, words = entry
     if words is None:
         return Entry(float(asked), float(wanted), None)
-    state, reason, purged, requeued, expected = words
+    state, reason, purged, requeued, expected, starting = words
     expected = None if expected is None else float(expected)
-    status = JobStatus(JobState(state), str(reason), bool(purged), bool(requeued), expected)
+    status = JobStatus(JobState(state), str(reason), bool(purged), bool(requeued), expected, bool(starting))
     return Entry(float(asked), float(wanted), status)
 
 
