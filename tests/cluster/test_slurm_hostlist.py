@@ -40,7 +40,7 @@ def test_expand_returns_the_same_hosts_as_scontrol(slurm: Bed) -> None:
     assert wrong == {}
 
 
-@pytest.mark.parametrize("text", ["n[]", "n[3-1]", "n[a]", "n[1-2-3]", "n[[1]]", "n[0-99999]"])
+@pytest.mark.parametrize("text", ["n[]", "n[3-1]", "n[a]", "n[1-2-3]", "n[0-99999]"])
 def test_expand_refuses_what_scontrol_refuses(slurm: Bed, text: str) -> None:
     done = slurm.run("login", "scontrol", "show", "hostnames", text, check=False)
     assert "Invalid hostlist" in done.stderr + done.stdout
