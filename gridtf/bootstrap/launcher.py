@@ -535,6 +535,8 @@ class Launcher(Fields):
             self.hosts.read()
             if self.hosts.checkpoint or end_of_job.save_now():
                 self._request_checkpoint()
+            if end_of_job.end is not None:
+                self._limits = {"ends": end_of_job.end}
             if judged != (self.hosts.reports, policy):  # most news are signs of life
                 judged = self.hosts.reports, policy
                 now = verdict.decide(self.tasks, self.hosts.tasks, policy, leader=self.spec.leader)

@@ -25,46 +25,53 @@ _SOON = 60.0  # seconds before the request in which the scheduler is not asked a
 
 
 class EndOfJob:
-    """Knows when to request the checkpoint.
+    """Knows when the job will be ended, and when to request the checkpoint.
 
     Args:
         spec: The specification of the job.
         request: What the job requests.
         scheduler: Its scheduler, which knows the end of the job.
         system: This host, whose clock decides.
+
+    Attributes:
+        end: What the scheduler has said last, in seconds since the epoch; None where that is not known.
     """
 
     def __init__(self, spec: JobSpec, request: Request, scheduler: Scheduler, system: System) -> None:
+        self.end: float | None = None
         self._before = spec.seconds_to_save
         self._request, self._scheduler, self._system = request, scheduler, system
         self._started = system.time() - system.age()  # the launcher has taken the place of the job script
-        self._next = float("-inf") if self._before is not None else float("inf")  # when the scheduler is asked again
-        self._end: float | None = None  # the last answer
+        self._next = float("-inf")  # when the scheduler is asked again
         self._told = False  # that the end is not known
 
     def save_now(self) -> bool:
         """Whether it is time to request the checkpoint. True once."""
         now = self._system.time()
-        if now < self._next or self._before is None:
+        if now < self._next:
             return False
         try:
             end = self._scheduler.end_of_job(self._system.environ, self._request, self._started)
         except GridtfError as error:
-            self._system.log(str(error))
+            if self._before is not None:
+                self._system.log(str(error))
             end = None
-        self._end = self._end if end is None else end
-        if self._end is None:
+        self.end = self.end if end is None else end
+        if self._before is None:  # the end is asked for once, since a site may give a job another one than requested
+            self._next = float("inf")
+            return False
+        if self.end is None:
             if not self._told:
                 self._told = True
                 self._system.log("it is not known when the job will be ended, so no checkpoint is requested before it")
             self._next = now + _SOON
             return False
-        left = self._end - self._before - now
+        left = self.end - self._before - now
         if left > 0:
             self._next = now + until_next_look(left)
             return False
         self._next = float("inf")
-        self._system.log(f"the walltime will be over at {strftime('%H:%M:%S', localtime(self._end))}")
+        self._system.log(f"the walltime will be over at {strftime('%H:%M:%S', localtime(self.end))}")
         return True
 
 

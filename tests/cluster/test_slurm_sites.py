@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gridtf.run.rundir import read_record
 from tests.support.cluster import Bed
 from tests.support.clusterjobs import ClusterJob, gridtf, refused
 
@@ -92,4 +93,10 @@ def test_what_a_job_submit_plugin_says_and_does_is_told(ruled: Bed) -> None:
     job = ClusterJob(ruled, *words, "--", "sleep", "300")
     assert "sbatch says: Your job runs in partition short, for 5 minutes at most.\n" in job.submitted.stderr
     job.running(1)
+
+    def minutes() -> float:
+        launcher = read_record(job.attempt.launcher) or {}
+        return float(launcher["ends"] - launcher["began"]) / 60
+
+    job.until(lambda: 4 < minutes() < 6, "the walltime that the job has got")
     job.gridtf("cancel")

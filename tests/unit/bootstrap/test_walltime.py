@@ -61,6 +61,14 @@ def test_checkpoint_is_requested_that_long_before_the_end() -> None:
     assert len(site.asked) < 12  # also where it is long until then
 
 
+def test_end_is_asked_for_once_without_a_checkpoint_before_it() -> None:
+    site = Site(BEGIN + 300)  # a site's plugin may have given the job less than it requested
+    ends = EndOfJob(job(time="1h"), resolved(job(time="1h")), site, site.system)
+    assert [ends.save_now() for _ in range(3)] == [False] * 3
+    assert (ends.end, len(site.asked)) == (BEGIN + 300, 1)
+    assert saved_at(Site(BEGIN + 60), job(time="1h"), 100) is None
+
+
 def test_end_is_the_start_and_the_walltime_where_the_scheduler_knows_no_better() -> None:
     site = Site(None)
     site.system.sleep(100)  # the script's set-up lines
@@ -97,12 +105,6 @@ def test_end_that_nobody_knows_is_told_once() -> None:
 
 def test_less_time_than_that_is_left() -> None:
     assert saved_at(Site(BEGIN + 60), job(**ENDS)) == 0
-
-
-def test_nothing_is_asked_where_no_checkpoint_is_wanted() -> None:
-    site = Site(BEGIN + 60)
-    assert saved_at(site, job(time="1h"), 100) is None
-    assert site.asked == []
 
 
 @pytest.mark.parametrize(("left", "wait"), [(0.5, 0.5), (60, 60), (61, 60), (600, 300), (86400, 43200)])
