@@ -167,7 +167,8 @@ class Launcher(Fields):
         self._own_folder = ""  # whose checkpoints a host alone sees
         self._checkpoint = False  # a checkpoint was requested
         self._identity = self.system.identity()
-        self._limits = self._until(self.request.walltime)
+        walltime = self.request.walltime
+        self._limits = {"ends": self.started - self.system.age() + walltime} if walltime else {}
         self._parent = Parent(self.system.parent(), self.system.name(self.system.parent()))
         # short enough to tell a launcher that was stopped from one that waits
         self._longest_pause = min(_LONGEST_PAUSE, self.spec.heartbeat_timeout / 8)
@@ -399,7 +400,6 @@ class Launcher(Fields):
         if self.allocation is None:
             wait = self._wait_for_allocation
             self.allocation = self.scheduler.allocation(self.system.environ, self.request, wait)
-        self._limits = self._until(self.allocation.walltime) or self._limits
         if self.following is None and not self.spec.restarts:
             return self.allocation
         from gridtf.bootstrap import attempts
@@ -612,10 +612,6 @@ class Launcher(Fields):
             self._notice(self._own_folder, ownfolders.HINT)
 
     # --- waiting
-
-    def _until(self, walltime: float | None) -> dict[str, float]:
-        """For the record: when the walltime will be over."""
-        return {"ends": self.started - self.system.age() + walltime} if walltime else {}
 
     def _wait_for_allocation(self, why: str, seconds: float) -> None:
         if why != self._detail:

@@ -166,12 +166,10 @@ class Allocation(Value):
     Attributes:
         hosts: The hosts in the order in which tasks are numbered, those of component 0 first.
         gpus: GPUs of this host, if the launcher had to claim them for the agent that it starts here.
-        walltime: Seconds that the job may run, where the scheduler has said so; None: as requested.
     """
 
     hosts: tuple[Host, ...]
     gpus: GpuGrant | None = None
-    walltime: float | None = None
 
 
 class GpuNeed(Value):

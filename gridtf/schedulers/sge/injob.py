@@ -162,11 +162,7 @@ def allocation(lines: Sequence[HostLine], request: Request, job_requests: JobReq
         job_requests: Returns the hard resources that the job requested of Grid Engine.
     """
     shape = slots_in_job(request)
-    try:
-        requested = job_requests()
-    except SchedulerError:  # the qmaster is down; the job goes on without it
-        requested = {}
-    gpus, per_slot = _gpus(lines, request, shape.per_task, requested.get(request.options["gpu_resource"]))
+    gpus, per_slot = _gpus(lines, request, shape.per_task, job_requests)
     counts = _without_non_training([line.slots for line in lines], 0 if any(gpus) else shape.non_training)
     hosts = [
         Host(line.name, count // shape.per_task, gpus=own, cpus=_cpus(line, own if per_slot else 0), address=line.name)
@@ -179,7 +175,7 @@ def allocation(lines: Sequence[HostLine], request: Request, job_requests: JobReq
         # gridtf requests is used in full: the parallel environment decides over how many hosts it is spread.
         # Where there are GPUs they decide, since a site may count slots in another way.
         hosts = [host.replace(slots=most if host.gpus else min(host.slots, most)) for host in hosts]
-    return Allocation(tuple(hosts), walltime=requested["h_rt"].amount if "h_rt" in requested else None)
+    return Allocation(tuple(hosts))
 
 
 def unused_gpus(given: Allocation, request: Request, present: Callable[[], Sequence[str]]) -> str:
@@ -256,9 +252,13 @@ def _without_non_training(counts: list[int], non_training: int) -> list[int]:
 
 
 def _gpus(
-    lines: Sequence[HostLine], request: Request, per_task: int, requested: ResourceRequest | None
+    lines: Sequence[HostLine], request: Request, per_task: int, job_requests: JobRequests
 ) -> tuple[list[int], bool]:
     """GPUs on each host: as requested of Grid Engine, else by gridtf's options; and whether slots count them."""
+    try:
+        requested = job_requests().get(request.options["gpu_resource"])
+    except SchedulerError:  # the qmaster is down; the job goes on without it
+        requested = None
     if requested is not None and requested.per == PER_SLOT:
         # a part of a GPU per slot is rounded down: 3 x 0.333333 is one
         return [int(requested.amount * line.slots + _ROUNDING) for line in lines], True

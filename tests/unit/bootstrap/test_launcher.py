@@ -1141,17 +1141,6 @@ def test_what_users_should_know_is_an_event(tmp_path: Path) -> None:
     assert texts == ["a checkpoint was requested"]
 
 
-def test_record_tells_the_end_of_the_walltime_that_the_scheduler_has_allocated(tmp_path: Path) -> None:
-    """Not of the one that was requested, which a site may change."""
-    attempt = Attempt(tmp_path, time="1h")
-    given = attempt.cluster.allocation(attempt.system.environ, attempt.launcher.request, lambda why, seconds: None)
-    attempt.cluster.allocation = lambda *_: given.replace(walltime=120.0)  # type: ignore[method-assign]
-    began = attempt.system.wall - attempt.system.age()
-    attempt.system.at(5.0, lambda: attempt.system.receive(signal.SIGTERM))
-    attempt.launcher.execute()
-    assert (read_record(attempt.attempt.launcher) or {})["ends"] == pytest.approx(began + 120)
-
-
 def test_record_of_every_attempt_tells_when_the_walltime_ends(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, time="1h")
     ends = attempt.system.wall - attempt.system.age() + 3600

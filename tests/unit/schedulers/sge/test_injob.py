@@ -122,13 +122,6 @@ def shape(found: list[Host]) -> list[tuple[str, int, int | None, int | None]]:
     return [(host.name, host.slots, host.gpus, host.cpus) for host in found]
 
 
-def test_walltime_is_the_one_that_grid_engine_has() -> None:
-    """A JSV may have changed it, and a hand-written script has requested it itself."""
-    given = injob.allocation([HostLine("n1", 1)], request(time="1h"), lambda: {"h_rt": ResourceRequest(120, NO)})
-    assert given.walltime == 120
-    assert injob.allocation([HostLine("n1", 1)], request(time="1h"), dict).walltime is None
-
-
 # --- which hosts
 
 
