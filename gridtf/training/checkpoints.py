@@ -103,7 +103,7 @@ class Checkpoints:
         self._shapes = _built(model, optimizer, strategy)
         # By their own names too: of Keras 3, TensorFlow finds what layers in lists and dicts hold only by accident.
         self._variables = _named(self._parts)
-        self._objects = tf.train.Checkpoint(**self._parts, **self._variables)
+        self._objects = tf.train.Checkpoint(**_tracked(self._parts), **self._variables)
         mirrored = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
         self._ranks = self._choose_ranks(strategy if mirrored else None)
         self._all_read = mirrored and any(map(_is_reduced_by_reading, variables_of(model)))
@@ -257,7 +257,7 @@ class Checkpoints:
             objects = self._objects
             if old := len(lost) == len(self._variables):  # of a gridtf that left it to TensorFlow to find them
                 seedless = {name: each for name, each in self._variables.items() if not seed_of(each)}
-                objects = tf.train.Checkpoint(**self._parts, **seedless)
+                objects = tf.train.Checkpoint(**_tracked(self._parts), **seedless)
             elif lost:
                 raise ValueError(f"it lacks {some(_names(lost), most=2)}")
             folders.need_none(found, _of_other_types(found.prefix, self._variables))
@@ -321,6 +321,13 @@ def _named(parts: Mapping[str, Any]) -> dict[str, Any]:
         f"{name}_{number}": variable
         for name, part in parts.items()
         for number, variable in enumerate(() if name in lazy else variables_of(part))
+    }
+
+
+def _tracked(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """All but what TensorFlow refuses and _named has named: the optimizers of Keras 3.0."""
+    return {
+        name: each for name, each in parts.items() if hasattr(each, "_trackable_children") or not hasattr(each, "build")
     }
 
 

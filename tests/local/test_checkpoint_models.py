@@ -227,6 +227,24 @@ for label, make in {"list": Held, "module": Module}.items():
 compare("legacy", tf_keras, Held, lambda: tf_keras.optimizers.legacy.Adam(0.01))
 """
 
+UNTRACKED = """
+class Optimizer:  # as of Keras 3.0: TensorFlow cannot look into it
+    built = True
+    def __init__(self):
+        self.variables = [tf.Variable(0.0)]
+    def build(self, variables):
+        pass
+
+for _ in range(2):
+    model, optimizer = tf.Module(), Optimizer()
+    model.weight = tf.Variable(1.0)
+    saved = training.checkpoint(model, optimizer, folder="untracked")
+    print(saved.step, optimizer.variables[0].numpy())
+    optimizer.variables[0].assign(5.0)
+    saved.after_step()
+    saved.save()
+"""
+
 
 def run(program: str, folder: Path, *paths: Path) -> list[str]:
     (folder / "program.py").write_text(COMMON + program)
@@ -258,3 +276,7 @@ def test_models_of_keras_3_are_restored_whole_and_a_loss_is_an_error(tmp_path: P
 def test_models_of_tf_keras_are_restored_whole(tmp_path: Path) -> None:
     kinds = ("list none", "list adam", "module none", "module adam", "legacy none", "legacy adam")
     assert run(TF_KERAS, tmp_path, need_tf_keras()) == [f"{kind} whole goes on" for kind in kinds]
+
+
+def test_optimizer_that_tensorflow_cannot_look_into_is_restored(tmp_path: Path) -> None:
+    assert run(UNTRACKED, tmp_path) == ["0 0.0", "1 5.0"]
