@@ -326,9 +326,11 @@ def _named(parts: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tracked(parts: Mapping[str, Any]) -> dict[str, Any]:
     """All but what TensorFlow refuses and _named has named: the optimizers of Keras 3.0."""
-    return {
-        name: each for name, each in parts.items() if hasattr(each, "_trackable_children") or not hasattr(each, "build")
+    kinds = {name: type(each) for name, each in parts.items()}
+    refused = {
+        name for name, kind in kinds.items() if hasattr(kind, "build") and not hasattr(kind, "_trackable_children")
     }
+    return {name: each for name, each in parts.items() if name not in refused}
 
 
 def _lacking(prefix: str, variables: Mapping[str, Any]) -> dict[str, Any]:

@@ -154,7 +154,8 @@ make_environment() {
         say "Installing the packages of scripts/locks/$lock.txt${tensorflow:+, TensorFlow $tensorflow} and gridtf from this checkout" \
             "(some minutes the first time)"
         # Build requirements are pinned like all packages, so packages are not built in isolation. drmaa has no wheel.
-        local built=(--no-build-isolation --only-binary :all: --no-binary drmaa) packages=$locks/$lock.txt
+        local built=(--no-build-isolation --only-binary :all: --no-binary drmaa)
+        local packages=$locks/$lock.txt
         if [[ -n $tensorflow ]]; then
             packages=$folder/locked.txt
             sed '/^tensorflow/,/[^\\]$/d' "$locks/$lock.txt" >"$packages" # without it and its hashes
