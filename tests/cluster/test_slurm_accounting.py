@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 from gridtf.run.rundir import read_record
-from tests.cluster.conftest import bed_for_tests
+from tests.support.cluster import Bed
 from tests.support.clusterfaults import STUBBORN, admin, kill9, no_process_left, started
 from tests.support.clusterjobs import gridtf
 
 
-def test_accounting_has_the_status_of_purged_jobs_and_the_user_s_accounts() -> None:
-    with bed_for_tests(accounting=True, options=["MinJobAge=2", "AccountingStorageEnforce=associations"]) as bed:
-        assert "failure  account " in gridtf(bed, "doctor", check=False).stdout
-        admin(bed, "sacctmgr", "-i", "add", "account", "vision", "bio")
-        admin(bed, "sacctmgr", "-i", "add", "user", "alice", "account=vision,bio", "defaultaccount=vision")
-        assert "jobs without `account` run on vision; also yours: bio" in gridtf(bed, "doctor").stdout
+def test_accounting_has_the_status_of_purged_jobs_and_the_user_s_accounts(accounting_slurm: Bed) -> None:
+    bed = accounting_slurm
+    assert "failure  account " in gridtf(bed, "doctor", check=False).stdout
+    admin(bed, "sacctmgr", "-i", "add", "account", "vision", "bio")
+    admin(bed, "sacctmgr", "-i", "add", "user", "alice", "account=vision,bio", "defaultaccount=vision")
+    assert "jobs without `account` run on vision; also yours: bio" in gridtf(bed, "doctor").stdout
 
-        words = ("--scheduler", "slurm", "--nodes", "1", "--workers", "1", "--account")
-        refused = gridtf(bed, "submit", *words, "visoin", "--", "true", check=False)
-        assert refused.returncode == 2
-        assert "--account" in refused.stderr
-        assert "vision" in refused.stderr.replace("visoin", "")
+    words = ("--scheduler", "slurm", "--nodes", "1", "--workers", "1", "--account")
+    refused = gridtf(bed, "submit", *words, "visoin", "--", "true", check=False)
+    assert refused.returncode == 2
+    assert "--account" in refused.stderr
+    assert "vision" in refused.stderr.replace("visoin", "")
 
-        job = started(bed, "--account", "vision", nodes=1, command=STUBBORN)
-        launcher = read_record(job.attempt.launcher) or {}
-        kill9(bed, launcher["host"], launcher["pid"])  # no process remains to write a verdict
-        no_process_left(bed)
+    job = started(bed, "--account", "vision", nodes=1, command=STUBBORN)
+    launcher = read_record(job.attempt.launcher) or {}
+    kill9(bed, launcher["host"], launcher["pid"])  # no process remains to write a verdict
+    no_process_left(bed)
 
-        def forgotten() -> bool:
-            return not bed.run("login", "squeue", "-h", "-t", "all", "-o", "%i").stdout.strip()
+    def forgotten() -> bool:
+        return not bed.run("login", "squeue", "-h", "-t", "all", "-o", "%i").stdout.strip()
 
-        job.until(forgotten, "Slurm to forget its job")
-        known = bed.run("login", "sacct", "-X", "-n", "-P", "-o", "State", f"--jobs={job.id}").stdout.split()[0]
-        view = job.status()
-        assert view["state"] == known != "COMPLETED"
-        assert "ended without a verdict" in view["reason"]
-        assert f"the scheduler reports {known}" in view["reason"]
+    job.until(forgotten, "Slurm to forget its job")
+    known = bed.run("login", "sacct", "-X", "-n", "-P", "-o", "State", f"--jobs={job.id}").stdout.split()[0]
+    view = job.status()
+    assert view["state"] == known != "COMPLETED"
+    assert "ended without a verdict" in view["reason"]
+    assert f"the scheduler reports {known}" in view["reason"]

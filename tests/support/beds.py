@@ -23,6 +23,7 @@ BEDS: dict[str, dict[str, object]] = {
     "constrained_slurm": {"cgroups": True, "options": ["WaitTime=1"]},
     # srun listens on ports that no task has
     "two_network_slurm": {"second_network": True, "options": ["SrunPortRange=61001-62000"]},
+    "accounting_slurm": {"accounting": True, "options": ["MinJobAge=2", "AccountingStorageEnforce=associations"]},
     "sge": {},
     "laggy_sge": {"shared": "laggy"},
     "remote_sge": {"shared": "remote"},

@@ -26,6 +26,7 @@ LONG = (
     "tests/cluster/test_fence.py",
     "tests/cluster/test_host_faults.py",
     "tests/cluster/test_restarts.py",
+    "tests/cluster/test_slurm_accounting.py",
     "tests/cluster/test_slurm_outages.py",
     "tests/cluster/test_slurm_sites.py",
     "tests/cluster/test_slurm_training.py",
