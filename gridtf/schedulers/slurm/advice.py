@@ -221,8 +221,18 @@ def unusable_nodes(chosen: Sequence[Partition]) -> str:
 
 # --- what the job requests; pure ---------------------------------------------------------------------------------
 
-# sbatch(1), INPUT ENVIRONMENT VARIABLES: SBATCH_QOS is --qos; these have other names than their options.
-_VARIABLES = {"SBATCH_TIMELIMIT": "time", "SBATCH_MEM_PER_NODE": "mem", "SBATCH_ARRAY_INX": "array"}
+# sbatch(1), INPUT ENVIRONMENT VARIABLES: most have the option's name. sbatch reads no others, such as SBATCH_TIME.
+_SAME_NAME = (
+    "ACCOUNT BATCH CLUSTERS CONSTRAINT CONTAINER CPUS_PER_GPU DELAY_BOOT DISTRIBUTION ERROR EXCLUSIVE EXPORT GPUS "
+    "GPUS_PER_NODE GPUS_PER_SOCKET GPUS_PER_TASK GPU_BIND GPU_FREQ GRES GRES_FLAGS HINT JOB_NAME MEM_BIND MEM_PER_CPU "
+    "MEM_PER_GPU NETWORK NO_KILL NO_REQUEUE OPEN_MODE OVERCOMMIT PARTITION PROFILE QOS REQUEUE RESERVATION SIGNAL "
+    "SPREAD_JOB THREADS_PER_CORE TRES_BIND TRES_PER_TASK USE_MIN_NODES WCKEY"
+)
+_VARIABLES = {name.lower().replace("_", "-"): f"SBATCH_{name}" for name in _SAME_NAME.split()} | {
+    "time": "SBATCH_TIMELIMIT",
+    "mem": "SBATCH_MEM_PER_NODE",
+    "array": "SBATCH_ARRAY_INX",
+}
 # Options that sbatch copies from the first component of a heterogeneous job to the others.
 _COPIED = ("time", "account", "qos", "mem")
 # 2, gpu:2, a100:2, gpu:2080ti:2, gpu:1g.10gb:1; gres/gpu:2
@@ -291,8 +301,7 @@ def component_requests(plan: Plan, environ: Mapping[str, str]) -> tuple[Componen
 
 def variables_of(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables by which sbatch's environment overrides the directives of a script: option -> name."""
-    names = [name for name, text in environ.items() if text and name.startswith("SBATCH_")]
-    return {_VARIABLES.get(name, name.removeprefix("SBATCH_").lower().replace("_", "-")): name for name in names}
+    return {option: name for option, name in _VARIABLES.items() if environ.get(name)}
 
 
 def overridden(plan: Plan, environ: Mapping[str, str]) -> list[str]:

@@ -145,6 +145,8 @@ def test_walltime_above_the_partition_limit_is_refused() -> None:
     tasks = {"ps": {"count": 1, "partition": "short"}}
     assert "partition short allows" in refusal(STARTS, time="1h", tasks=tasks).problem
     assert refusal(STARTS, environ={"SBATCH_TIMELIMIT": "8-0"}).key == "SBATCH_TIMELIMIT"
+    (unread,) = requests({"SBATCH_TIME": "8-0", "SBATCH_MEM": "1T", "SBATCH_NODES": "99"}, time=60)
+    assert (unread.time, unread.mem, unread.nodes) == (3600, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -282,6 +284,9 @@ def test_component_requests() -> None:
         ("SBATCH_QOS=long", [], ""),  # a default of the user's own
         ("SBATCH_GPUS_PER_NODE=2", [], ""),
         ("SBATCH_TIMELIMIT=", [], ""),
+        ("SBATCH_TIME=5", [], ""),  # which sbatch does not read, nor the next ones
+        ("SBATCH_NODES=5", [], ""),
+        ("SBATCH_ARRAY=0-3", [], ""),
         ("SBATCH_ARRAY_INX=0-3", ["--array=0-3"], ""),
     ],
 )
