@@ -223,14 +223,12 @@ class Slurm(batch.CommandScheduler):
         return [f"sbatch says: {said}"] if said else []
 
     def find_submitted(self, plan: Plan) -> JobIdentity | None:
-        shown = f"--Format=ArrayJobID:20,STDOUT:{_LONGEST_PATH}"
         options = ("--noheader", "--all", "--states=all", f"--user={os.getuid()}")
-        for cluster in submit.clusters(plan, os.environ) or [""]:
-            own = [f"--clusters={cluster}"] * bool(cluster)
-            answer = self.run(["squeue", *options, *own, shown], limit=self.query_patience)
-            if job := submit.parse_logs(answer.out, plan.run_dir, len(plan.request.components)):
-                return job.replace(details={"cluster": cluster} if cluster else {})
-        return None
+        named = ",".join(submit.clusters(plan, os.environ))  # which may be all
+        several, column = ([f"--clusters={named}"], "Cluster:100,") if named else ([], "")
+        shown = f"--Format=ArrayJobID:20,{column}STDOUT:{_LONGEST_PATH}"
+        answer = self.run(["squeue", *options, *several, shown], limit=self.query_patience)
+        return submit.parse_logs(answer.out, plan.run_dir, len(plan.request.components))
 
     def server(self, job: JobIdentity, environ: Mapping[str, str]) -> str:
         from gridtf.schedulers.slurm import query

@@ -255,14 +255,18 @@ def _joined(texts: Sequence[str]) -> str:
 
 
 def parse_logs(output: str, run_dir: Path, components: int = 1) -> JobIdentity | None:
-    """Find the latest job that has its log in a run directory in lines of squeue such as ``4711 /runs/x/job.log``.
+    """Find the latest job that has its log in a run directory in lines of squeue.
+
+    The lines are such as ``4711 /runs/x/job.log``, or ``4711 east /runs/x/job.log`` with the name of the job's cluster.
 
     Args:
         output: The lines; ended jobs may be among them, also of a run directory that has been removed.
         run_dir: The run directory.
         components: How many the job has. They have ids one after the other, the first of which is the job's.
     """
-    rows = (line.strip().partition(" ") for line in output.splitlines())
-    logs = ((number, Path(log.strip().replace("%%", "%"))) for number, _, log in rows if number.isdecimal())
-    ids = [int(number) for number, log in logs if run_dir in run_dirs_of(log)]
-    return JobIdentity(str(max(ids) - components + 1)) if ids else None
+    rows = re.findall(r"(?am)^ *(\d+) +(?:([^\s/]+) +)?(/.*?) *$", output)
+    ours = [row for row in rows if run_dir in run_dirs_of(Path(row[2].replace("%%", "%")))]
+    if not ours:
+        return None
+    number, cluster, _ = max(ours, key=lambda row: int(row[0]))
+    return JobIdentity(str(int(number) - components + 1), {"cluster": cluster} if cluster else {})

@@ -183,15 +183,19 @@ def test_submit_without_a_job_id_finds_the_job_by_its_log(sbatch: Path, answer: 
     assert scheduler.submit(plan("slurm", run_dir="/runs/x")).job == JobIdentity("9")  # the latest
 
 
-@pytest.mark.parametrize(("variable", "native"), [("b", []), ("a,b", []), ("", ["-M a,b"]), ("a,b", ["--clusters=a"])])
+@pytest.mark.parametrize(
+    ("variable", "native"), [("all", []), ("a,b", []), ("", ["-M a,b"]), ("a,b", ["--clusters=c"])]
+)
 def test_submit_without_a_job_id_looks_in_the_clusters_that_are_named(
     variable: str, native: list[str], sbatch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_CLUSTERS", variable)
     sbatch.write_text("#!/bin/sh\necho OK\n")
-    (sbatch.parent / "squeue").write_text('#!/bin/sh\ncase $* in *--clusters=b*) echo "9 /runs/x/job.log";; esac\n')
+    rows = "CLUSTER: a\n8   a   /runs/w/job.log\n\nCLUSTER: b\n9   b   /runs/x/job.log\n"
+    squeue = f"#!/bin/sh\ncase $* in *--clusters=a*Cluster:*) printf '{rows}';; esac\n"
+    (sbatch.parent / "squeue").write_text(squeue)
     job = scheduler.submit(plan("slurm", run_dir="/runs/x", native=native)).job
-    assert job == JobIdentity("9", {"cluster": "b"})
+    assert job == JobIdentity("9", {"cluster": "b"})  # never all, which scancel would take for every cluster
 
 
 def test_cluster_of_the_login_node_is_remembered(sbatch: Path) -> None:
