@@ -280,8 +280,10 @@ class CommandScheduler(Scheduler):
         try:
             environ = self.command_environment()
             answer = run_command([self.locate(argv[0]), *argv[1:]], limit=limit, environ=environ, text=text)
-        except NoAnswerError:
+        except NoAnswerError as error:
+            self.need_set_up(argv[0], Answer(1, error.out, error.err))
             raise self.no_answer(f"{argv[0]} has not answered within {limit:g} s") from None
+        self.need_set_up(argv[0], answer)
         if answer.code < 0:
             from gridtf.host.processes import signal_name
 
@@ -289,6 +291,9 @@ class CommandScheduler(Scheduler):
         if answer.code and self.unreachable(answer):
             raise self.no_answer(self.message(answer))
         return answer
+
+    def need_set_up(self, command: str, answer: Answer) -> None:
+        """Raise SchedulerError where a command could not begin, such as without its configuration or its libraries."""
 
     def printed(self, argv: Sequence[str], *, limit: float) -> str:
         """Run a command of the scheduler that must succeed.

@@ -55,7 +55,7 @@ _ANSWER_LOST = (
     r"quiesce timeout|delayed socket error"
 )
 # sbatch: error: s_p_parse_file: cannot stat file /nope: No such file or directory, retrying in 1sec up to 60sec
-_NO_FILE = r"cannot stat file (\S+): ([^,\n]+)"
+_NO_FILE = r"cannot stat file (\S*): ([^,\n]+)"
 # scontrol: error while loading shared libraries: /opt/lib/libreadline.so.8: file too short
 _NO_LIBRARY = r"error while loading shared libraries: .*\S|symbol lookup error: .*\S|version `\S+' not found.*\S"
 # Slurmctld(primary) at ctl1 is DOWN        (scontrol(1), ping)
@@ -104,17 +104,11 @@ class Slurm(batch.CommandScheduler):
     def outcome_unknown(self, answer: batch.Answer) -> bool:
         return re.search(_ANSWER_LOST, answer.err) is not None
 
-    def run(self, argv: Sequence[str], *, limit: float, text: str = "") -> batch.Answer:
-        answer = super().run(argv, limit=limit, text=text)
-        self.need_set_up(argv[0], answer)
-        return answer
-
     def need_set_up(self, command: str, answer: batch.Answer) -> None:
-        """Raise SchedulerError where a command could not begin: without its configuration or its libraries."""
         if answer.code and (missing := re.search(_NO_FILE, answer.err)):
             own = " (SLURM_CONF)" if os.environ.get("SLURM_CONF") == missing[1] else ""
             hint = "unset SLURM_CONF, or set it to the site's slurm.conf" if own else "ask the administrators"
-            raise SchedulerError(f"cannot read {missing[1]}{own}: {missing[2]}", hint=hint)
+            raise SchedulerError(f"cannot read {missing[1] or 'a file without a name'}{own}: {missing[2]}", hint=hint)
         if answer.code and (wrong := re.search(_NO_LIBRARY, answer.err)):
             hint = "unset LD_LIBRARY_PATH, or load its modules after Slurm's"
             raise SchedulerError(f"{command} does not start: {wrong[0]}", hint=hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from pathlib import Path
@@ -547,6 +548,18 @@ def test_commands_in_a_job_ask_its_own_cluster(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     assert "SLURM_CLUSTERS" not in scheduler.command_environment()
     assert scheduler.identity({"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "a"}).details == {"local_cluster": "a"}
+
+
+@pytest.mark.parametrize(("path", "shown"), [("/nope", "/nope"), ("", "a file without a name")])
+def test_missing_configuration_that_squeue_waits_for_is_not_a_silent_controller(
+    path: str, shown: str, tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = f"s_p_parse_file: cannot stat file {path}: No such file or directory, retrying in 1sec up to 60sec"
+    command(tools, "squeue", f"echo 'squeue: error: {waiting}' >&2; exec sleep 60")
+    monkeypatch.setenv("SLURM_CONF", path)
+    monkeypatch.setattr(type(scheduler), "query_patience", 0.5)
+    with pytest.raises(SchedulerError, match=re.escape(f"cannot read {shown} (SLURM_CONF): No such file")):
+        scheduler.query([JobIdentity("7")])
 
 
 def test_query_of_an_unknown_job_is_no_error(tools: Path) -> None:
