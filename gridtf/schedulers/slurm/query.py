@@ -101,7 +101,7 @@ def _cluster_of(configuration: str) -> str:
         text = Path(configuration).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    return "".join(re.findall(r"(?mi)^\s*ClusterName\s*=\s*([^\s#]+)", text)[-1:]).lower()
+    return "".join(re.findall(r'(?mi)^\s*ClusterName\s*=\s*"?([^\s#"]+)', text)[-1:]).lower()
 
 
 def query_command(jobs: Sequence[JobIdentity], uid: int = 0) -> list[str]:

@@ -520,6 +520,7 @@ def test_query_runs_one_squeue_per_cluster(tools: Path) -> None:
         ({}, "ClusterName=here", "", []),
         ({"cluster": "a"}, "ClusterName=here", "", ["--clusters=a"]),
         ({"local_cluster": "here"}, "# ClusterName=x\n clustername = Here # ours", "", []),
+        ({"local_cluster": "here"}, 'ClusterName="Here"', "", []),
         ({"local_cluster": "here"}, "ClusterName=there", "", ["--clusters=here"]),
         ({"local_cluster": "here"}, "ClusterName=here", "there", ["--clusters=here"]),
         ({"local_cluster": "here"}, None, "", []),
