@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -189,10 +190,10 @@ def shares(extra: Sequence[str]) -> tuple[str, ...]:
             if str(path.resolve()) not in ("/", "/usr"):
                 found.update(dict.fromkeys((str(path), str(path.resolve()))))
         elif required:
-            why = "plain users may not enter it" if path.is_dir() else "it is not a folder"
-            raise TestbedError(
-                f"{folder} cannot be shared", why=why, hint="chmod -R o+rX lets them in" if path.is_dir() else ""
-            )
+            closed = path.is_dir()
+            why = "plain users may not enter it" if closed else "it is not a folder"
+            hint = f"chmod -R o+rX {shlex.quote(folder)} lets them in" if closed else ""
+            raise TestbedError(f"{folder} cannot be shared", why=why, hint=hint)
     return tuple(found)
 
 

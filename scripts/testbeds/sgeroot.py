@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pwd
+import shlex
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,12 +49,12 @@ def need(home: str) -> None:
     missing = [name for name in (f"{BIN}/sge_qmaster", f"{BIN}/sge_execd", UTILBIN, LIB, "util/resources/centry")
                if not Path(home, name).exists()]  # fmt: skip
     if missing:
-        others = ", ".join(sorted(found.parent.name for found in Path(home).glob("bin/*/sge_qmaster")))
+        others = ", ".join(sorted({found.parent.name for found in Path(home).glob("bin/*/sge_qmaster")} - {ARCH}))
         why = f"there is no {missing[0]}{f', but programs for {others}' if others else ''}"
         raise TestbedError(f"{home} holds no Grid Engine for {ARCH}", why=why, hint=hint, code=2)
     for name in ("bin", BIN, "utilbin", UTILBIN, "lib", LIB, "util"):
         if not enterable(Path(home, name)):
-            why, open_it = "plain users may not enter it", f"chmod -R o+rX {home} lets them in"
+            why, open_it = "plain users may not enter it", f"chmod -R o+rX {shlex.quote(home)} lets them in"
             raise TestbedError(f"{home}/{name} cannot be shared", why=why, hint=open_it, code=2)
     try:
         done = subprocess.run([qmaster, "-help"], capture_output=True, text=True, timeout=20, env={"SGE_ROOT": home})

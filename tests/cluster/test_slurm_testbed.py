@@ -300,6 +300,7 @@ def test_errors_have_one_line_and_a_hint(slurm: Bed, tmp_path: Path) -> None:
     closed.mkdir(mode=0o700)
     refused = Bed(tmp_path / "x").tool("up", f"--share={closed}", check=False)
     assert refused.stderr.splitlines()[0] == f"error: {closed} cannot be shared"
+    assert refused.stderr.splitlines()[-1].strip() == f"chmod -R o+rX {closed} lets them in"
 
 
 @pytest.mark.parametrize("verb", ["--help", "up --help", "exec --help"])
