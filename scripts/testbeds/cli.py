@@ -6,6 +6,7 @@ import argparse
 import errno
 import os
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -19,8 +20,8 @@ from .errors import TestbedError
 from .scheduler import Scheduler
 
 _KINDS: dict[str, Scheduler] = {"slurm": slurm, "sge": sge}
-_ABOUT = """A real cluster on this machine, from the distribution's packages, in Linux namespaces: {about}. Users: alice
-and bob. Shared folder: /mnt/shared, with their homes. Needs root."""
+_ABOUT = """A real cluster on this machine, from the distribution's packages, in Linux namespaces. {about}.
+Users: alice and bob. Shared folder: /mnt/shared, with their homes. Needs root."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,6 +67,8 @@ def _up(scheduler: Scheduler, options: argparse.Namespace) -> None:
     if not options.quiet:
         _say(f"{len(scheduler.HOSTS)} hosts are up after {time.monotonic() - begin:.1f} s: {' '.join(scheduler.HOSTS)}")
         _say(f"try: {shlex.quote(sys.argv[0])} {options.kind} exec login {scheduler.GLANCE}")
+        if not shutil.which("gridtf", path=enter.search_path(os.environ)):
+            _say("gridtf is not installed on the hosts yet: scripts/quickstart makes the environment that they use")
 
 
 def _down(scheduler: Scheduler, options: argparse.Namespace) -> None:
@@ -160,7 +163,7 @@ def _parser() -> argparse.ArgumentParser:
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
     for kind, scheduler in _KINDS.items():
         about = _ABOUT.format(about=scheduler.ABOUT)
-        verbs = kinds.add_parser(kind, description=about, help=f"a {kind} cluster").add_subparsers(
+        verbs = kinds.add_parser(kind, description=about, help=scheduler.ABOUT).add_subparsers(
             required=True, metavar="VERB"
         )
         up = verbs.add_parser("up", help="bring all hosts up, until they are idle; restarts a bed that is up")

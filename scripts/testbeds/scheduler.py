@@ -15,7 +15,7 @@ class Scheduler(Protocol):
 
     Attributes:
         HOSTS: Host -> its IP address.
-        ABOUT: The kinds of hosts, for the help text.
+        ABOUT: Its name and the kinds of hosts, for the help text.
         OPTION: The meaning of KEY=VALUE of ``up --option``, for the help text.
         REFUSED: Options of ``up`` that this scheduler does not support -> the reason.
         GLANCE: The command that shows the state of the hosts, such as sinfo.

@@ -32,7 +32,7 @@ from .sgeconf import (
 from .view import LOG
 
 HOSTS = ADDRESSES
-ABOUT = "a login host, a qmaster, and four hosts with four slots and two pretended GPUs each"
+ABOUT = "Grid Engine: a login host, a qmaster, and four hosts with four slots and two pretended GPUs each"
 OPTION = (
     "NAME.ATTRIBUTE=VALUE for a queue, parallel environment or host (all.q.slots=2), ATTRIBUTE=VALUE for what "
     "`qconf -sconf` and `qconf -ssconf` show"

@@ -32,7 +32,7 @@ _PACKAGES = {
     "nft": "nftables",
 }
 HOSTS = ADDRESSES
-ABOUT = "a login host, a controller, four hosts with four pretended GPUs each, and one without"
+ABOUT = "Slurm: a login host, a controller, four hosts with four pretended GPUs each, and one without"
 OPTION = "a line of slurm.conf"
 REFUSED = {"root": "it is for Grid Engine", "qrsh_newlines": "Slurm has no qrsh"}  # options of `up` -> the reason
 GLANCE = "sinfo"
