@@ -127,7 +127,7 @@ def test_killed_agent_supervisor_or_slurmstepd_is_reported(slurm: Bed, host: str
 def test_job_with_gpus_goes_on_on_a_spare_host(slurm: Bed) -> None:
     words = ("--restarts", "1", "--spare-nodes", "1", "--gpus-per-node", "1")
     if not shares_gpus(slurm):
-        why = "--spare-nodes: Slurm 20.11 gives the GPUs of a job that has lost a host to no further attempt"
+        why = "--spare-nodes: with Slurm 20.11 a job with GPUs does not go on after it has lost a host"
         assert why in refused(slurm, "--nodes", "2", *words)
         return
     command = "[ $GRIDTF_ATTEMPT = 2 ] || exec sleep 300"

@@ -192,7 +192,7 @@ class Slurm(batch.CommandScheduler):
         if plan.spec.spare_nodes and plan.request.gpus_per_node and (old := self.without_shared_gpus()):
             from gridtf.schedulers.slurm import injob
 
-            what = f"{old} gives the GPUs of a job that has lost a host to no further attempt"
+            what = f"with {old} a job with GPUs does not go on after it has lost a host"
             raise SpecError("spare_nodes", what, hint=injob.NO_SPARES)
         output, log = plan.request.native.get("output"), RunDir(plan.run_dir).log
         note = f"native --output={output} has no effect: the output of the script goes to {log}"

@@ -147,7 +147,7 @@ def _sum(text: str) -> int:
 
 
 # Where steps cannot share GPUs. Slurm requeues a job that was not submitted with --no-kill.
-NO_SPARES = "without restarts and spare_nodes, Slurm starts a job that has lost a host again, where jobs are requeued"
+NO_SPARES = "leave out restarts and spare_nodes: then Slurm itself starts such a job again, if the site requeues jobs"
 
 # --- the step: srun(1) -------------------------------------------------------------------------------------------
 
