@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import signal
@@ -405,19 +406,19 @@ def end_of_job(job_id: str, instance: str, walltime: int | None, started: float)
         Seconds since the epoch; None for a job without h_rt.
     """
     try:
-        seconds, _ = _time_limits(job_id, instance).get("h_rt", (None, ""))
+        requested = query.job_requests(job_id, limit=_QSTAT_LIMIT)
+        seconds, _ = _time_limits(requested, instance).get("h_rt", (None, ""))
     except SchedulerError:
         seconds = walltime
     age = _age()
     return None if seconds is None else (started if age is None else time.time() - age) + seconds
 
 
-def _time_limits(job_id: str, instance: str) -> dict[str, tuple[float, str]]:
+def _time_limits(requested: Mapping[str, ResourceRequest], instance: str) -> dict[str, tuple[float, str]]:
     """The time limits of this job: ``h_rt`` or ``s_rt`` -> (seconds after its start, the limit in words).
 
     What it has requested is at most what its queue allows.
     """
-    requested = query.job_requests(job_id, limit=_QSTAT_LIMIT)
     own = {name: (requested[name].amount, name) for name in _LIMITS if name in requested}
     if "h_rt" in own:
         return own
@@ -461,16 +462,17 @@ def why_not_again(job_id: str) -> str:
 _QSTAT_LIMIT = 3.0  # seconds; KILL follows after the queue's notify time, 60 s by default
 _LIMITS = ("h_rt", "s_rt")
 _WHOLE = 1.0  # second: Grid Engine counts whole ones
+_DELIVERY = 60.0  # seconds at most between the start that h_rt counts from and that on this host
 _CONNECTING = 5.0  # seconds in which another host connects to a qrsh
 
 
 def termination_reason(job_id: str, instance: str) -> JobStatus | None:
     """After Grid Engine's warning signal: the final status of this job; None if unknown.
 
-    When USR2 arrives (seen on Son of Grid Engine 8.1.9) the state is ``dr`` after qdel. It is ``r`` at a time limit,
-    but may be ``dr`` by now. It is ``dr`` as well after a process of qrsh has died of a signal, as on a host that
-    cannot connect back. A job that is put back into the queue gets no warning. At the end of its advance reservation
-    a job is removed as by qdel -f.
+    When USR2 arrives (seen on Son of Grid Engine 8.1.9) the state is ``dr`` after qdel. It is ``r`` at a limit of time
+    or memory, but may be ``dr`` by now. It is ``dr`` as well after a process of qrsh has died of a signal, as on a host
+    that cannot connect back. A job that is put back into the queue gets no warning. At the end of its advance
+    reservation a job is removed as by qdel -f.
 
     Args:
         job_id: The id of this job; in a job array with the element.
@@ -486,16 +488,19 @@ def termination_reason(job_id: str, instance: str) -> JobStatus | None:
         return JobStatus(JobState.CANCELLED, why)
     deleted = "d" in row.state
     try:
-        limits = _time_limits(job_id, instance)
+        requested = query.job_requests(job_id, limit=_QSTAT_LIMIT)
     except SchedulerError:
         return _deleted() if deleted else None
-    age = (_age() or 0.0) + _WHOLE
-    over = [words for seconds, words in limits.values() if seconds <= age]
-    if deleted and not over:
+    age = _age()
+    ran = (age or 0.0) + _WHOLE if deleted else math.inf if age is None else age + _DELIVERY
+    for seconds, words in _time_limits(requested, instance).values():
+        if seconds <= ran:
+            return JobStatus(JobState.TIMEOUT, f"the walltime is over ({words})")
+    if deleted:
         return _deleted()
-    over = over or [words for _, words in limits.values()]
-    queue = instance.partition("@")[0]
-    why = f"the walltime is over ({over[0]})" if over else f"a limit of queue {queue} is reached, such as h_cpu"
+    if "h_vmem" in requested and "h_cpu" not in requested:
+        return JobStatus(JobState.OUT_OF_MEMORY, "it used more memory than requested (h_vmem)")
+    why = f"a limit of the job or of queue {instance.partition('@')[0]} is reached, such as h_cpu"
     return JobStatus(JobState.TIMEOUT, why)
 
 

@@ -496,7 +496,7 @@ ROWS = [Row("8", "r"), Row("9", "dr"), Row("10", "dr", "3"), Row("10", "r", "4")
     [
         ("9", [], (JobState.CANCELLED, "deleted with qdel")),
         ("8", ["h_rt", "h_vmem"], (JobState.TIMEOUT, "the walltime is over (h_rt)")),
-        ("8", [], (JobState.TIMEOUT, "a limit of queue all.q is reached, such as h_cpu")),
+        ("8", [], (JobState.TIMEOUT, "a limit of the job or of queue all.q is reached, such as h_cpu")),
         ("10.3", [], (JobState.CANCELLED, "deleted with qdel")),
         ("10.4", ["s_rt"], (JobState.TIMEOUT, "the walltime is over (s_rt)")),
         ("11", [], (JobState.CANCELLED, f"deleted with qdel -f, or its advance reservation is over: {FORGOTTEN}")),
@@ -508,6 +508,29 @@ def test_termination_reason(
     monkeypatch.setattr(scheduler, "run", fake_qstat(ROWS, limits))
     status = injob.termination_reason(job_id, "all.q@n1")
     assert (status and (status.state, status.reason)) == expected
+
+
+@pytest.mark.parametrize(
+    ("age", "requested", "state", "reason"),
+    [
+        (3.0, ["h_rt", "h_vmem"], JobState.OUT_OF_MEMORY, "it used more memory than requested (h_vmem)"),
+        (3.0, ["h_rt", "h_cpu"], JobState.TIMEOUT, "a limit of the job or of queue all.q is reached, such as h_cpu"),
+        (3590.0, ["h_rt", "h_vmem"], JobState.TIMEOUT, "the walltime is over (h_rt)"),  # it took 10 s to its host
+    ],
+)
+def test_job_that_is_ended_long_before_its_walltime_has_reached_another_limit(
+    age: float,
+    requested: list[str],
+    state: JobState,
+    reason: str,
+    above: dict[int, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scheduler, "run", fake_qstat(ROWS, requested, amount=3600))
+    monkeypatch.setattr(procfs, "age", {20: age}.get)
+    status = injob.termination_reason("8", "all.q@n1")
+    assert status is not None
+    assert (status.state, status.reason) == (state, reason)
 
 
 def test_termination_reason_of_a_deleted_job_needs_no_second_qstat(monkeypatch: pytest.MonkeyPatch) -> None:
