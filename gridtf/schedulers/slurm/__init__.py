@@ -55,7 +55,8 @@ _ANSWER_LOST = (
     r"quiesce timeout|delayed socket error"
 )
 # sbatch: error: s_p_parse_file: cannot stat file /nope: No such file or directory, retrying in 1sec up to 60sec
-_NO_FILE = r"cannot stat file (\S*): ([^,\n]+)"
+# Slurm 20.11: unable to status file /nope: …
+_NO_FILE = r"(?:cannot stat|unable to status) file (\S*): ([^,\n]+)"
 # scontrol: error while loading shared libraries: /opt/lib/libreadline.so.8: file too short
 _NO_LIBRARY = r"error while loading shared libraries: .*\S|symbol lookup error: .*\S|version `\S+' not found.*\S"
 # Slurmctld(primary) at ctl1 is DOWN        (scontrol(1), ping)

@@ -551,11 +551,12 @@ def test_commands_in_a_job_ask_its_own_cluster(monkeypatch: pytest.MonkeyPatch) 
     assert scheduler.identity({"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "a"}).details == {"local_cluster": "a"}
 
 
+@pytest.mark.parametrize("problem", ["cannot stat", "unable to status"])  # the latter: 20.11
 @pytest.mark.parametrize(("path", "shown"), [("/nope", "/nope"), ("", "a file without a name")])
 def test_missing_configuration_that_squeue_waits_for_is_not_a_silent_controller(
-    path: str, shown: str, tools: Path, monkeypatch: pytest.MonkeyPatch
+    path: str, shown: str, problem: str, tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waiting = f"s_p_parse_file: cannot stat file {path}: No such file or directory, retrying in 1sec up to 60sec"
+    waiting = f"s_p_parse_file: {problem} file {path}: No such file or directory, retrying in 1sec up to 60sec"
     command(tools, "squeue", f"echo 'squeue: error: {waiting}' >&2; exec sleep 60")
     monkeypatch.setenv("SLURM_CONF", path)
     monkeypatch.setattr(type(scheduler), "query_patience", 0.5)
