@@ -41,7 +41,7 @@ def bed_for_tests(kind: type[Bed] = Bed, **options: object) -> Iterator[Bed]:
             bed.up(**options)  # type: ignore[arg-type]
         except AssertionError as error:
             if any(words in str(error) for words in ("cannot be installed", "missing here", "cannot be had")):
-                pytest.skip(str(error))
+                pytest.skip(" ".join(str(error).partition("error: ")[2].partition("==>")[0].split()))
             raise
         UP.append(bed)
         try:
