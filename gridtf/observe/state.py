@@ -356,7 +356,8 @@ def _standing(run: RunDir, records: Records, queue: JobStatus | None, now: float
         detail = f"the launcher does not respond: {_last_heartbeat(records.launcher, now, one_clock=one_clock)}"
     else:
         detail = str(records.launcher.get("detail", ""))
-    return _Standing(queue.state, "; ".join(filter(None, (queue.reason, detail))))
+    why = "" if queue.starting else queue.reason  # a launcher that is heard has been started
+    return _Standing(queue.state, "; ".join(filter(None, (why, detail))))
 
 
 def _of_array(run: RunDir, elements: Mapping[str, Record | None], queue: JobStatus | None) -> _Standing:

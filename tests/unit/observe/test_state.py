@@ -138,7 +138,7 @@ def test_reason_of_a_running_job_is_the_launcher_s_detail() -> None:
 def test_job_whose_host_has_not_confirmed_the_start_is_pending_until_its_launcher_is_heard() -> None:
     queue = JobStatus(RUNNING, "not confirmed", starting=True)
     assert (view(queue, **NOTHING_YET).state, view(queue, **NOTHING_YET).reason) == (PENDING, "not confirmed")
-    assert (view(queue).state, view(queue).reason) == (RUNNING, "not confirmed; 3 tasks")
+    assert (view(queue).state, view(queue).reason) == (RUNNING, "3 tasks")
 
 
 def test_job_that_ended_well_and_has_no_attempt_any_more_is_not_said_to_have_lacked_a_launcher() -> None:
