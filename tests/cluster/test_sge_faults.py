@@ -131,7 +131,7 @@ def test_walltime_of_the_queue(sge: Bed) -> None:
 
 def test_memory_of_all_processes_of_a_job(sge: Bed) -> None:
     program = "import os, time; os.fork(); os.fork(); used = bytearray(5 * 10**8); time.sleep(300)"
-    command = f"exec {sys.executable} -c '{program}'"
+    command = f"exec {shlex.quote(sys.executable)} -c '{program}'"
     job = started(sge, "--time", "10m", "--native=-l h_vmem=1G", nodes=1, command=command, running=False)
     ended(job, "OUT_OF_MEMORY", "it used more memory than requested (h_vmem)")
     no_process_left(sge)
