@@ -80,7 +80,9 @@ _CGROUP_SETTINGS = {"ProctrackType": "proctrack/cgroup", "TaskPlugin": "task/cgr
 def files(*, cgroups: bool, extra: Mapping[str, str], options: Sequence[str], version: str = "") -> Mapping[str, str]:
     """File name in /etc/slurm -> text. options: KEY=VALUE lines that override those here and in extra, or are added."""
     single, lines = _sort(options)
-    settings = {**_SETTINGS, **(_CGROUP_SETTINGS if cgroups else {}), **extra}
+    # seen with 8 s on a busy machine: together with a host without power, another one of its job was taken for lost
+    patient = {"SlurmdTimeout": "20"} if version >= "24.11" else {}
+    settings = {**_SETTINGS, **patient, **(_CGROUP_SETTINGS if cgroups else {}), **extra}
     for key in list(settings):
         if key.lower() in single:
             del settings[key]

@@ -124,25 +124,25 @@ def test_killed_agent_supervisor_or_slurmstepd_is_reported(slurm: Bed, host: str
 # --- a host with GPUs is lost
 
 
-def test_job_with_gpus_goes_on_on_a_spare_host(slurm: Bed) -> None:
+def test_job_with_gpus_goes_on_on_a_spare_host(remote_slurm: Bed) -> None:
     words = ("--restarts", "1", "--spare-nodes", "1", "--gpus-per-node", "1")
-    if not shares_gpus(slurm):
+    if not shares_gpus(remote_slurm):
         why = "--spare-nodes: with Slurm 20.11 a job with GPUs does not go on after it has lost a host"
-        assert why in refused(slurm, "--nodes", "2", *words)
+        assert why in refused(remote_slurm, "--nodes", "2", *words)
         return
     command = "[ $GRIDTF_ATTEMPT = 2 ] || exec sleep 300"
-    job = started(slurm, *words, "--heartbeat-timeout", "10", nodes=2, command=command)
-    slurm.kill("n2")
+    job = started(remote_slurm, *words, "--heartbeat-timeout", "10", nodes=2, command=command)
+    remote_slurm.kill("n2")
     ended(job, "COMPLETED", "after 1 restart", attempt=2)
     assert job.gpus() == {"worker:0": ("n1", ("0",)), "worker:1": ("n3", ("0",))}
 
 
-def test_job_with_gpus_on_fewer_hosts(slurm: Bed) -> None:
+def test_job_with_gpus_on_fewer_hosts(remote_slurm: Bed) -> None:
     words = ("--restarts", "1", "--nodes", "2-3", "--native=--nodes=3", "--gpus-per-node", "1")
     command = "[ $GRIDTF_ATTEMPT = 2 ] || exec sleep 300"
-    job = started(slurm, *words, "--heartbeat-timeout", "10", nodes=3, command=command)
-    slurm.kill("n3")
-    if shares_gpus(slurm):
+    job = started(remote_slurm, *words, "--heartbeat-timeout", "10", nodes=3, command=command)
+    remote_slurm.kill("n3")
+    if shares_gpus(remote_slurm):
         ended(job, "COMPLETED", "after 1 restart", attempt=2)
         return
     why = "Slurm 20.11 does not share GPUs between steps, and the one that has lost a host has those of this job"

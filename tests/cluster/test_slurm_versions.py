@@ -104,10 +104,13 @@ def test_what_was_extracted_by_halves_is_extracted_anew(
         versions.binds("26.05")
 
 
-def test_control_groups_of_old_versions() -> None:
-    """20.11 refuses the key, and would not start."""
-    texts = {
-        version: slurmconf.files(cgroups=True, extra={}, options=(), version=version)["cgroup.conf"]
-        for version in ("", "20.11")
-    }
-    assert texts[""].replace("CgroupPlugin=cgroup/v1", "") == texts["20.11"]
+def test_settings_that_differ_by_version() -> None:
+    """20.11 refuses the key of control groups, and would not start."""
+
+    def lines(file: str, version: str, *options: str) -> set[str]:
+        files = slurmconf.files(cgroups=True, extra={}, options=options, version=version)
+        return set(files[file].splitlines())
+
+    assert lines("cgroup.conf", "") - lines("cgroup.conf", "20.11") == {"CgroupPlugin=cgroup/v1"}
+    assert lines("slurm.conf", "24.11") - lines("slurm.conf", "20.11") == {"SlurmdTimeout=20"}
+    assert "SlurmdTimeout=45" in lines("slurm.conf", "24.11", "SlurmdTimeout=45")
