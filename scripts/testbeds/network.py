@@ -54,7 +54,9 @@ def make_hub(*, second: bool, address: str = "") -> None:
     ip(
         [
             "link set lo up",
-            *(f"link add {name} type bridge" for name in bridges),
+            # with an address of its own: otherwise it has that of a link, and another one when the link's host goes,
+            # while the others look for the hub where it was for most of a minute
+            *(f"link add {name} address {_card(name)} type bridge" for name in bridges),
             *(f"link set {name} up" for name in bridges),
             *([f"addr add {address}/24 dev {bridges[0]}"] if address else []),
         ]

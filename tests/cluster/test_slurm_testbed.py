@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -123,6 +124,17 @@ def test_kill_and_cut_hosts_and_mend_them(slurm: Bed) -> None:
     slurm.mend("n4")
     slurm.mend("n3")
     assert set(slurm.run("login", "srun", "-N4", "hostname").stdout.split()) == set(GPU_HOSTS)
+
+
+def test_bridge_keeps_its_address_when_a_host_goes(slurm: Bed) -> None:
+    """Of itself it would take that of a link: hosts would look for the hub where it was for most of a minute."""
+    hub = json.loads((slurm.state / "slurm/bed.json").read_text())["hosts"]["hub"]["pid"]
+    look = ["nsenter", f"--target={hub}", "--net", "ip", "-o", "link"]
+    shown = subprocess.run(look, capture_output=True, text=True, timeout=20, check=True).stdout
+    addresses = dict(re.findall(r"^\d+: ([\w-]+)[@:].* link/ether (\S+)", shown, re.MULTILINE))
+    own = addresses.pop("bridge0")
+    assert len(addresses) == len(HOSTS)
+    assert own not in addresses.values()
 
 
 def test_mend_host_before_slurm_has_noticed(slurm: Bed) -> None:
