@@ -35,10 +35,11 @@ def check(version: str) -> None:
 
 
 def release(version: str) -> str:
-    """The exact version that was extracted, such as 24.11.5; empty: none was."""
+    """The exact version that was extracted, such as 24.11.5; empty: none was, or not all of it is left."""
+    root = _root(version)
     try:
-        return (_root(version) / "version").read_text()
-    except FileNotFoundError:
+        return (root / "version").read_text() if _plugins(root).is_dir() else ""
+    except (FileNotFoundError, StopIteration):
         return ""
 
 
@@ -48,7 +49,6 @@ def obtain(version: str, say: Callable[[str], None]) -> None:
     Raises:
         TestbedError: When they cannot be had; nothing is left of them then.
     """
-    check(version)
     suite = SUITES[version]
     with _locked(say) as lock:
         if not release(version):

@@ -77,6 +77,7 @@ def test_what_was_extracted_by_halves_is_extracted_anew(
     """And the version is the one that its slurmctld tells; sid may have gone on."""
     for half in ("slurm-26.05", "slurm-26.05.part"):
         (cache / half / "usr").mkdir(parents=True)
+        (cache / half / "version").write_text("26.05.1")
     server = "#!/bin/sh\\necho slurm-wlm 26.11.1\\n"
     extract = (
         'eval "folder=\\$$(($# - 1))"; mkdir -p $folder/usr/lib/x-linux-gnu/slurm-wlm $folder/usr/sbin\n'

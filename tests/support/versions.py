@@ -1,6 +1,6 @@
 """Tests on clusters that also run on other versions of Slurm than this machine's: scripts/test --versions.
 
-Such a test has one more parameter, the version: test_jobs.py::test_array[slurm-24.11].
+Such a test has one more parameter, the version: test_jobs.py::test_it[24.11-slurm].
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from typing import Any
 
 # Answers of drmaa_get_DRM_system: SGE 8.1.9, GE 6.2u5, OCS 9.0.5. Other schedulers have a libdrmaa, too.
 _OURS = re.compile(r"GE\b|OCS|GCS|Grid|Univa|Altair", re.IGNORECASE)
-_SCRIPT = b"/proc/self/fd/0"
+SCRIPT = b"/proc/self/fd/0"
 _ROOM = 1024  # bytes for a message, as the specification of DRMAA's C binding recommends
 
 Report = Callable[[dict[str, Any]], None]
@@ -122,7 +122,7 @@ def submit(drmaa: Any, request: Mapping[str, Any], report: Report) -> int:
         drmaa.Session.initialize()
         template = drmaa.Session.createJobTemplate()
         # DRMAA takes only a path, which in the run directory another user might have exchanged
-        template.remoteCommand = _SCRIPT
+        template.remoteCommand = SCRIPT
         # bytes: drmaa would encode them by the locale
         template.nativeSpecification = os.fsencode(request["native"])
         report({"submitting": True})

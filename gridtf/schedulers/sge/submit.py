@@ -38,7 +38,6 @@ _TUNABLE, _BYTES = "glibc.rtld.optional_static_tls", 2048
 _TERSE = re.compile(r"^\s*(\d{1,18})(?:\.[\d:-]+)?\s*$", re.MULTILINE | re.ASCII)
 # Your job 4711 ("name") has been submitted · Your job-array 4711.1-10:1 ("name") has been submitted: without -terse
 _PLAIN = re.compile(r"Your job(?:-array)? (\d{1,18})\b.* has been submitted", re.ASCII)
-_SCRIPT = "/proc/self/fd/0"  # the only path that drmaa_session gives to libdrmaa
 _MAY_FORCE = re.compile(r"\bENABLE_FORCED_QDEL(_IF_UNKNOWN)?\b(?!=(0|false))", re.IGNORECASE)
 
 
@@ -144,8 +143,10 @@ def _by_drmaa(plan: Plan) -> SubmitResult:
     if "unloadable" in reported:
         raise _NoDrmaaError(reported["unloadable"])
     if "failed" in reported:
+        from gridtf.schedulers.sge.drmaa_session import SCRIPT
+
         failed = " ".join(str(reported["failed"]).split())
-        if _SCRIPT in failed:  # error opening /proc/self/fd/0: No such file or directory
+        if os.fsdecode(SCRIPT) in failed:  # error opening /proc/self/fd/0: No such file or directory
             raise _NoDrmaaError(failed)
         return scheduler.not_submitted(plan, Answer(1, "", failed))
     if "submitting" in reported:

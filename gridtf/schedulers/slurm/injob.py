@@ -153,16 +153,17 @@ NO_SPARES = "leave out restarts and spare_nodes: then Slurm itself starts such a
 
 # Options of the job that Slurm leaves in its environment, where srun would take them as its own (srun(1), INPUT
 # ENVIRONMENT VARIABLES). They describe the training tasks: --gpus-per-task=1 would leave an agent one GPU of its host's
-# four, and srun of Slurm 20.11 takes SLURM_JOB_NUM_NODES for the size of each component of a heterogeneous job.
+# four.
 _MEANT_FOR_TASKS = re.compile(
     r"SLURM_(CLUSTERS$|CPUS?_|CPUS_PER_|CPU_BIND|DISTRIBUTION$|EXACT$|EXCLUSIVE$|EXPORT_ENV$|GPUS|GPU_BIND|GRES|HINT$|"
-    r"JOB_NUM_NODES$|KILL_BAD_EXIT$|LABELIO$|MEM_PER_|MEM_BIND|MPI_TYPE$|MULTI_PROG$|NCORES_PER_SOCKET$|NPROCS$|"
+    r"KILL_BAD_EXIT$|LABELIO$|MEM_PER_|MEM_BIND|MPI_TYPE$|MULTI_PROG$|NCORES_PER_SOCKET$|NPROCS$|"
     r"NTASKS|OPEN_MODE$|OVERCOMMIT$|OVERLAP$|RESV_PORTS$|SPREAD_JOB$|STD(ERR|IN|OUT)MODE$|STEP_GRES|"
     r"TASK_(EPILOG|PROLOG)$|THREADS|TRES_|UNBUFFEREDIO$|WAIT$|WHOLE$|WORKING_DIR$)"
 )
 # These say how much the job has, not how a step is laid out.
 _KEPT = frozenset({"SLURM_CPUS_ON_NODE", "SLURM_GPUS_ON_NODE"})
-_KEPT_IN_PLAIN_JOBS = _KEPT | {"SLURM_JOB_NUM_NODES"}
+# Of all components of a heterogeneous job, which srun of Slurm 20.11 takes for the size of each.
+_OF_ALL_COMPONENTS = "SLURM_JOB_NUM_NODES"
 
 # srun: error: n3: task 2: Killed      srun: error: n[2-3]: tasks 1-2: Exited with exit code 70
 _TASK_ENDED = re.compile(r"srun: error: (\S+): tasks? [\d,-]+: (.+)")
@@ -177,8 +178,10 @@ _CANCELLED = re.compile(r"\*\*\* (?:STEP|JOB) (\S+) ON \S+ CANCELLED AT \S+(?: D
 
 def srun_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of the agents' srun: the job's, without options that are meant for the training tasks."""
-    kept = _KEPT if "SLURM_HET_SIZE" in environ else _KEPT_IN_PLAIN_JOBS
-    return {name: text for name, text in environ.items() if name in kept or not _MEANT_FOR_TASKS.match(name)}
+    passed = {name: text for name, text in environ.items() if name in _KEPT or not _MEANT_FOR_TASKS.match(name)}
+    if "SLURM_HET_SIZE" in environ:
+        passed.pop(_OF_ALL_COMPONENTS, None)
+    return passed
 
 
 def srun_command(hosts: Sequence[Host], call: AgentCall, environ: Mapping[str, str]) -> list[str]:
