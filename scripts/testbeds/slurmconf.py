@@ -58,7 +58,8 @@ _SETTINGS = {
     "KillWait": "5",
     "MinJobAge": "300",
     "InactiveLimit": "0",
-    "UnkillableStepTimeout": "30",
+    # long: a host that is slow to end processes would be drained, perhaps when the next job waits for it
+    "UnkillableStepTimeout": "600",
     "JobRequeue": "1",
     "TreeWidth": "64",
     "PreemptType": "preempt/partition_prio",

@@ -65,7 +65,7 @@ def _taken_down(bed: Bed, folder: str) -> Iterator[None]:
 
 
 @contextmanager
-def _other_sge() -> Iterator[Bed]:
+def _elsewhere() -> Iterator[Bed]:
     """A Grid Engine cluster of a folder other than Debian's, whose qrsh passes newlines as Open Cluster Scheduler's."""
     if not Path("/usr/lib/gridengine/sge_qmaster").exists():
         with bed_for_tests(GridEngineBed):
@@ -87,7 +87,7 @@ def beds() -> Iterator[Callable[[str], Bed]]:
             if name not in known:
                 kind, _, version = name.partition("-")
                 of_kind = GridEngineBed if "sge" in kind else Bed
-                made = _other_sge() if kind == "other_sge" else bed_for_tests(of_kind, version=version, **BEDS[kind])
+                made = _elsewhere() if kind == "other_sge" else bed_for_tests(of_kind, version=version, **BEDS[kind])
                 try:
                     known[name] = stack.enter_context(made)
                 except (AssertionError, pytest.skip.Exception) as error:
@@ -122,8 +122,11 @@ def bed(request: pytest.FixtureRequest) -> Bed:
 
 @pytest.fixture(autouse=True)
 def _tidy(request: pytest.FixtureRequest, beds: Callable[[str], Bed]) -> Iterator[None]:
-    """Make sure that the next test finds all hosts idle and no job."""
+    """Make sure that a test finds all hosts idle and no job, and leaves none: what one before has done to a host may
+    show only later."""
     used = [beds(name) for name in beds_of(request.node)]
+    for bed in used:
+        bed.idle()
     yield
     for bed in used:
         bed.tidy()

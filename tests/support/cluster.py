@@ -35,7 +35,11 @@ class Bed:
     element_variable, element_separator = "SLURM_ARRAY_TASK_ID", "_"
     delete, deleted = "scancel", "cancelled with scancel"
     server = "Slurm's controller on ctl"
-    questions: tuple[str, ...] = ("squeue --long", "scontrol show job {id}")  # that show what became of a job
+    questions: tuple[str, ...] = (  # that show what became of a job
+        "squeue --long",
+        "scontrol show job {id}",
+        "scontrol --oneliner show nodes",
+    )
 
     def __init__(self, state: Path, script: Path = CHECKOUT / "scripts/testbed") -> None:
         self.state = state
@@ -204,12 +208,16 @@ class Bed:
             assert time.monotonic() < deadline
             time.sleep(0.1)
 
-    def tidy(self, limit: float = 60) -> None:
+    def tidy(self) -> None:
         """Cancel all jobs, mend all hosts, and wait until they are idle."""
         for line in self.tool("status").stdout.splitlines()[: len(self.hosts)]:
             host, state = line.split()[:2]
             if state != "up":
                 self.mend(host)
+        self.idle()
+
+    def idle(self, limit: float = 60) -> None:
+        """Cancel all jobs, and wait until the hosts are idle."""
         begin = time.monotonic()
         while busy := self.busy(time.monotonic() - begin):
             assert time.monotonic() < begin + limit, f"still not idle after {limit:.0f} s:\n" + "\n".join(busy)
