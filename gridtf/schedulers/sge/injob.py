@@ -492,7 +492,9 @@ def termination_reason(job_id: str, instance: str) -> JobStatus | None:
     except SchedulerError:
         return _deleted() if deleted else None
     age = _age()
-    ran = (age or 0.0) + _WHOLE if deleted else math.inf if age is None else age + _DELIVERY
+    ran = math.inf if age is None else age + _DELIVERY  # at most, by the clock of h_rt
+    if deleted:
+        ran = (age or 0.0) + _WHOLE
     for seconds, words in _time_limits(requested, instance).values():
         if seconds <= ran:
             return JobStatus(JobState.TIMEOUT, f"the walltime is over ({words})")
