@@ -16,7 +16,9 @@ from gridtf.text import plain
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
-_ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM})
+# Sent to all processes of a job or a terminal at once: to the commands that gridtf runs as well.
+TO_ALL = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+_ENDING = TO_ALL | {signal.SIGALRM}
 # Passed on to the tasks, such as Slurm's --signal=USR1@120, which requests a checkpoint.
 PASSED_ON = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 _WAKING = _ENDING | PASSED_ON | {signal.SIGCHLD, signal.SIGIO}
@@ -74,7 +76,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def block_signals(spared: Iterable[int] = ()) -> None:
-    """Block the signals that wait_for_signal returns; children must call unblock_signals before they exec.
+    """Block the signals that wait_for_signal returns; children must call unblock_signals, before they exec as well.
 
     The parent may have ignored some of them: a script with `trap '' TERM`, or a daemon with SIGCHLD ignored, whose
     children leave no exit code. Their default disposition is restored.
@@ -90,7 +92,12 @@ def block_signals(spared: Iterable[int] = ()) -> None:
 
 
 def unblock_signals() -> None:
-    """Unblock all signals."""
+    """Unblock all signals, in a new child.
+
+    A Ctrl-C that reaches the child before it has called exec ends it, and raises no KeyboardInterrupt in it.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 

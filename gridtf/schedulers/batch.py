@@ -95,11 +95,12 @@ def run_command(
     from gridtf.host import processes  # not in each child
 
     def prepare() -> None:
-        # A scheduler announces a job's end by signals to all of its processes, which must not end the command: Grid
-        # Engine by USR1 and USR2, Slurm by TERM, such as while an agent's `scontrol requeue` is still about to exit.
-        # Launchers and agents have TERM blocked; where it ends gridtf, it ends the command as well.
+        # A scheduler announces a job's end by signals to all of its processes, as a terminal does a Ctrl-C, and they
+        # must not end the command: Grid Engine's USR1 and USR2, Slurm's TERM, such as while an agent's
+        # `scontrol requeue` is still about to exit. Launchers and agents have them blocked; where one ends gridtf, it
+        # ends the command as well.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        processes.ignore_signals(processes.PASSED_ON | (blocked & {signal.SIGTERM}))
+        processes.ignore_signals(processes.PASSED_ON | (blocked & processes.TO_ALL))
         processes.unblock_signals()  # a launcher blocks signals, and the command would inherit that
 
     try:

@@ -13,8 +13,8 @@ from tests.support.clusterfaults import admin, no_process_left
 from tests.support.clusterjobs import ClusterJob, gridtf
 from tests.support.sgefaults import RUN, ScriptJob
 
-# Slurm counts in minutes. A job is asked to save ten seconds after its start, on Grid Engine eight.
-SAVES = {"slurm": ("--time", "1", "--checkpoint-before", "50s"), "sge": ("--time", "30s", "--checkpoint-before", "22s")}
+# Slurm counts in minutes. A job is asked to save ten seconds after its start, and has more time for that than it needs.
+SAVES = ("--time", "3", "--checkpoint-before", "170s")
 AT_ONCE = ("--time", "60", "--checkpoint-before", "3599s")
 TWO_HOSTS = {"slurm": ("--nodes", "2", "--tasks-per-node", "1"), "sge": ("--pe", "one", "--slots", "2")}
 ONE_HOST = {"slurm": ("--nodes", "1"), "sge": ("--slots", "1", "--pe", "one")}
@@ -47,7 +47,7 @@ def verdicts(run: RunDir) -> list[dict[str, Any]]:
 
 @on_every_scheduler
 def test_job_of_three_walltimes_finishes_alone(bed: Bed) -> None:
-    job = counts(bed, 30, 10, *SAVES[bed.kind], "--continue", "50", workers=2)
+    job = counts(bed, 30, 10, *SAVES, "--continue", "50", workers=2)
     waited(job)
     view = job.status()
     assert (view["state"], view["job_id"]) == ("COMPLETED", job.id)
@@ -116,10 +116,10 @@ def test_limit_that_an_administrator_extends_defers_the_request(slurm: Bed) -> N
 
 def test_script_of_one_s_own_goes_on_at_the_end_of_h_rt(sge: Bed) -> None:
     """The launcher learns the limit from Grid Engine, since gridtf_run has no --time."""
-    options = "--checkpoint-before 22s --continue 9"
+    options = "--checkpoint-before 110s --continue 9"
     folder, program = shlex.quote(f"PYTHONPATH={CHECKOUT}"), shlex.quote(COUNTING)
     run = f"{RUN} {options} --env {folder} -- python {program} 2 1\n"
-    job = ScriptJob(sge, run, "-pe", "one", "1", "-l", "h_rt=30", "-r", "y")
+    job = ScriptJob(sge, run, "-pe", "one", "1", "-l", "h_rt=120", "-r", "y")
     job.until(lambda: len(verdicts(job.run)) == 2 and verdicts(job.run)[1], "the end of its second start", 240)
     assert [end["state"] for end in verdicts(job.run)] == ["SAVED", "COMPLETED"]
     assert made(job.run, 0) == [0, 1]

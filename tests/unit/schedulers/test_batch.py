@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,3 +61,29 @@ def test_folders_that_may_be_shared_are_accepted() -> None:
 def test_agent_end_of_an_exit_code(code: int, end: int) -> None:
     found = batch.BatchScheduler.agent_end(GridEngine(), "n2", code, ["a", "b", "c", "d"])
     assert found == AgentEnd(end, "n2", ("b", "c", "d"), None)
+
+
+# A signal that reaches a whole process group while this process starts a child, which has called fork but not exec.
+REACHES_NEW_CHILD = """
+import os, signal, sys
+from pathlib import Path
+from gridtf.host.processes import block_signals
+from gridtf.schedulers.agents import StartedAgents
+from gridtf.schedulers.api import AgentEnd
+from gridtf.schedulers.batch import run_command
+
+block_signals()
+os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), int(sys.argv[1])))
+print(run_command(["echo", "there"], limit=30).out, end="")
+agents = StartedAgents(["sleep", "60"], os.environ, Path(sys.argv[2]), lambda code, printed: AgentEnd(code, None))
+while (end := agents.poll()) is None:
+    pass
+print(end.code)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signal_to_all_ends_the_start_of_agents_but_no_command_of_a_launcher(number: int, tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", REACHES_NEW_CHILD, str(int(number)), str(tmp_path / "agents.log")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == (f"there\n{-number}\n", "")
