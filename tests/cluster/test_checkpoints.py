@@ -37,7 +37,7 @@ def test_training_is_saved_on_request_and_goes_on(bed: Bed) -> None:
     folder = job.run.output / "checkpoints"
     job.until(lambda: (folder / "step-50").exists(), "a checkpoint", 120)
     request_checkpoint(job)
-    done = job.gridtf("wait", "--timeout", "100", check=False, timeout=110)
+    done = job.gridtf("wait", "--timeout", "230", check=False, timeout=240)
     assert done.returncode == 42, done.stdout + done.stderr + job.output
     status = job.status()
     assert (status["state"], {task["exit"] for task in status["tasks"]}) == ("SAVED", {42})

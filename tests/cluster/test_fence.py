@@ -92,7 +92,7 @@ def results(strangers: list[subprocess.Popen[str]], end: Path) -> list[dict[str,
     end.touch()
     found = []
     for stranger in strangers:
-        out, err = stranger.communicate(timeout=60)
+        out, err = stranger.communicate(timeout=180)
         assert stranger.returncode == 0, err
         found.append(dict(json.loads(out)))
     return found

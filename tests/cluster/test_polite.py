@@ -59,7 +59,7 @@ def counted(bed: Bed) -> Iterator[Counter]:
         bed.run("login", "rm", "-rf", bed.seen(bed.home() / "counting"), user="root")
 
 
-def until(condition: Callable[[], object], what: str, seconds: float = 90) -> None:
+def until(condition: Callable[[], object], what: str, seconds: float = 240) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"

@@ -28,7 +28,7 @@ def probed(bed: Bed, *words: str, patience: int = 60, end: str = "") -> tuple[Fo
     options = [*bed.options, "--exclude", "n3,n4"]
     options += ["--env", "PATH"] if bed.kind == "sge" else []
     env = {"PYTHONPATH": str(CHECKOUT), "GRIDTF_SITE_CONFIG": ""}
-    done = bed.run("login", "python", "-c", PROBE, str(patience), end, *options, *words, env=env, timeout=110)
+    done = bed.run("login", "python", "-c", PROBE, str(patience), end, *options, *words, env=env, timeout=240)
     answer = json.loads(done.stdout)
     return answer["findings"], {setting["key"]: setting["value"] for setting in answer["settings"]}
 

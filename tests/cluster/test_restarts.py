@@ -55,7 +55,7 @@ def test_training_goes_on_from_its_checkpoint_on_a_spare_host_and_becomes_as_goo
     job.until((job.run.output / "checkpoints/step-50").exists, "a checkpoint", 150)
     lost = job.tasks()["worker:1"]["host"]
     bed.kill(lost)
-    ended(job, "NODE_FAIL", lost, "attempt 2 follows", seconds=90)
+    ended(job, "NODE_FAIL", lost, "attempt 2 follows", seconds=240)
     assert job.status()["state"] == "RUNNING"
     trained(job, "resume")
     assert job.status()["attempt"] == 2

@@ -435,7 +435,7 @@ def test_default_timeouts_with_a_late_host_and_a_stopped_launcher(sge: Bed) -> N
         launcher = read_record(stopped.attempt.launcher) or {}
         admin(sge, "kill", "-STOP", str(launcher["pid"]), host=launcher["host"])
         reason = f"the launcher on host {launcher['host']} was stalled for"
-        ended(stopped, "FAILED", reason, "stopped by a signal", seconds=90)
-        ended(late, "COMPLETED", seconds=90)
+        ended(stopped, "FAILED", reason, "stopped by a signal", seconds=240)
+        ended(late, "COMPLETED", seconds=240)
     assert reason in stopped.status()["reason"]
     no_process_left(sge)

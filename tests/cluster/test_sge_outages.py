@@ -23,7 +23,7 @@ SOON = ("--heartbeat-timeout", "4")
 def test_power_cut_of_the_host_of_the_launcher(sge: Bed) -> None:
     job = started(sge, *SOON, command=STUBBORN)
     sge.kill("n1")
-    no_process_left(sge, ("n2", "n3", "n4"), seconds=20)  # the agents notice it themselves
+    no_process_left(sge, ("n2", "n3", "n4"), seconds=60)  # the agents notice it themselves
     assert job.status()["state"] == "RUNNING"  # Grid Engine waits for the host
     sge.mend("n1")
     view = job.until(lambda: (view := job.status())["state"] == "NODE_FAIL" and view, "its end")

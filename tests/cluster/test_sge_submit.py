@@ -64,7 +64,7 @@ def submitted(
     """The record of the job, or the ``error``, that each of these ways returns for the same script."""
     spec = {**ONE_HOST, "run_dir": f"runs/{next(NUMBER)}", **spec}
     words = ["python", "-c", SUBMIT, " ".join(ways), json.dumps(spec), *([blocked] if blocked else [])]
-    out = bed.run("login", *words, env={**GRIDTF_ENVIRON, **(env or {})}, timeout=90).stdout
+    out = bed.run("login", *words, env={**GRIDTF_ENVIRON, **(env or {})}, timeout=240).stdout
     return map(json.loads, out.splitlines())
 
 

@@ -34,7 +34,7 @@ options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=options["--logdir"])
 http.server.HTTPServer((options["--host"], int(options["--port"])), handler).serve_forever()
 """
-READ = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=20).read().decode())"
+READ = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=180).read().decode())"
 SHOWS_MAIL = {"slurm": "scontrol show job {id}", "sge": "qstat -j {id}"}
 
 

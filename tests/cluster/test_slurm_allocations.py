@@ -152,7 +152,7 @@ def ended_when_all_run(folder: Folder, process: Popen[str]) -> tuple[str, str]:
     try:
         wait_until(folder, r"\d+", "started", 4)
         (folder.path / "now").touch()
-        return process.communicate(timeout=40)
+        return process.communicate(timeout=240)
     finally:
         process.kill()
 

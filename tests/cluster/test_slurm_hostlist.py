@@ -34,7 +34,7 @@ def test_expand_returns_the_same_hosts_as_scontrol(slurm: Bed) -> None:
     chance = random.Random(20)
     lists = HAND_PICKED + [random_hostlist(chance, suffixes=False) for _ in range(300)]
     script = "".join(f"scontrol show hostnames {shlex.quote(text)} | tr '\\n' ' '; echo\n" for text in lists)
-    lines = slurm.run("login", "bash", "-c", script, timeout=120).stdout.splitlines()
+    lines = slurm.run("login", "bash", "-c", script, timeout=240).stdout.splitlines()
     assert len(lines) == len(lists)
     wrong = {text: line for text, line in zip(lists, lines, strict=True) if line.split() != expand(text)}
     assert wrong == {}

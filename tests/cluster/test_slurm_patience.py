@@ -45,7 +45,7 @@ def late_host(bed: Bed) -> Check:
     job = started(bed, "--env", "AGENT_DELAY=45", command="true", running=False)
 
     def check() -> None:
-        ended(job, "COMPLETED", seconds=90)
+        ended(job, "COMPLETED", seconds=240)
 
     return check
 
@@ -54,7 +54,7 @@ def host_that_never_starts(bed: Bed) -> Check:
     job = started(bed, "--env", "AGENT_DELAY=300", "--start-timeout", "40", running=False)
 
     def check() -> None:
-        verdict = ended(job, "FAILED", "no report from 1 host after 40 s: n3", "their tasks: worker:2", seconds=90)
+        verdict = ended(job, "FAILED", "no report from 1 host after 40 s: n3", "their tasks: worker:2", seconds=240)
         assert "n4" not in verdict["reason"]
 
     return check
@@ -76,7 +76,7 @@ def stopped_launcher(bed: Bed) -> Check:
 
     def check() -> None:
         reason = f"the launcher on host {launcher['host']} was stalled for"
-        ended(job, "FAILED", reason, "stopped by a signal", seconds=90)
+        ended(job, "FAILED", reason, "stopped by a signal", seconds=240)
         job.until(lambda: not admin(bed, "squeue", "--noheader", f"--jobs={job.id}", "--states=running"), "its end")
         view = job.status()
         assert view["state"] == "FAILED"
@@ -118,9 +118,9 @@ def test_launcher_behind_a_cut_link_reports_no_reason(slurm: Bed) -> None:
     with begun(again, "wait") as waits:
         slurm.cut("n1")
         for job in (again, lost):
-            assert ended(job, "NODE_FAIL", "no heartbeat from host n2", seconds=90)["again"] is None
+            assert ended(job, "NODE_FAIL", "no heartbeat from host n2", seconds=240)["again"] is None
         slurm.mend("n1")
-        release_until_it_ends(slurm, again.id, waits, seconds=90)
+        release_until_it_ends(slurm, again.id, waits, seconds=240)
         assert f"fault ({again.id}): COMPLETED" in finished(waits, 0)
     view = lost.status()
     assert view["state"] == "NODE_FAIL"

@@ -74,7 +74,7 @@ def test_run_directory_in_memory_is_refused(slurm: Bed) -> None:
 def test_run_directory_on_a_local_disk_is_reported(slurm: Bed) -> None:
     options = ("--nodes", "2", "--tasks-per-node", "1", "--run-root", f"{OWN_FOLDER}/runs")
     with own_folder(slurm, "login"):
-        done = gridtf(slurm, "submit", *SLURM, *options, "--wait", "--", "true", check=False, timeout=50)
+        done = gridtf(slurm, "submit", *SLURM, *options, "--wait", "--", "true", check=False, timeout=240)
     assert done.returncode == 1
     assert "FAILED" in done.stdout
     assert "can the job's hosts see that folder?" in done.stdout

@@ -47,7 +47,7 @@ def test_exec_forwards_signals(slurm: Bed) -> None:
     trap = "trap 'echo got it; exit 3' TERM; echo ready; while :; do sleep 0.05; done"
     with slurm.running("login", trap) as (process, _):
         process.terminate()
-        assert process.communicate(timeout=20)[0] == "got it\n"
+        assert process.communicate(timeout=180)[0] == "got it\n"
         assert process.returncode == 3
 
 
@@ -130,7 +130,7 @@ def test_bridge_keeps_its_address_when_a_host_goes(slurm: Bed) -> None:
     """Of itself it would take that of a link: hosts would look for the hub where it was for most of a minute."""
     hub = json.loads((slurm.state / "slurm/bed.json").read_text())["hosts"]["hub"]["pid"]
     look = ["nsenter", f"--target={hub}", "--net", "ip", "-o", "link"]
-    shown = subprocess.run(look, capture_output=True, text=True, timeout=20, check=True).stdout
+    shown = subprocess.run(look, capture_output=True, text=True, timeout=180, check=True).stdout
     addresses = dict(re.findall(r"^\d+: ([\w-]+)[@:].* link/ether (\S+)", shown, re.MULTILINE))
     own = addresses.pop("bridge0")
     assert len(addresses) == len(HOSTS)
@@ -204,10 +204,10 @@ def test_jobs_do_not_inherit_ignored_signals_of_the_caller(tmp_path: Path) -> No
     environ = {"PATH": "/usr/bin:/bin", "GRIDTF_TESTBED_STATE": str(bed.state)}
     try:
         tool = ["bash", "-c", up, "up", sys.executable, str(bed.script), "slurm"]
-        subprocess.run([*tool, "up", "--quiet"], env=environ, check=True, timeout=120)
+        subprocess.run([*tool, "up", "--quiet"], env=environ, check=True, timeout=240)
         look = ["grep", "SigIgn", "/proc/self/status"]
         assert bed.run("login", "srun", *look).stdout.split() == ["SigIgn:", "0" * 16]
-        direct = subprocess.run([*tool, "exec", "n1", *look], env=environ, capture_output=True, text=True, timeout=60)
+        direct = subprocess.run([*tool, "exec", "n1", *look], env=environ, capture_output=True, text=True, timeout=180)
         assert direct.stdout.split() == ["SigIgn:", "0" * 16]
     finally:
         bed.down()
@@ -263,7 +263,7 @@ def test_interrupted_up(tmp_path: Path, number: signal.Signals) -> None:
         await_("some hosts are there", lambda: record.exists() and record.read_text().count('"pid"') > 3)
         known = processes_of(bed)
         process.send_signal(number)
-        process.communicate(timeout=60)  # no host holds its pipes
+        process.communicate(timeout=180)  # no host holds its pipes
         assert process.returncode == (130 if number == signal.SIGTERM else -signal.SIGKILL)
     if number == signal.SIGKILL:
         bed.down()
@@ -318,7 +318,7 @@ def test_errors_have_one_line_and_a_hint(slurm: Bed, tmp_path: Path) -> None:
 @pytest.mark.parametrize("verb", ["--help", "up --help", "exec --help"])
 def test_help_of_the_tool(verb: str) -> None:
     tool = [sys.executable, str(CHECKOUT / "scripts/testbed"), "slurm", *verb.split()]
-    assert subprocess.run(tool, capture_output=True, text=True, timeout=20).stdout.startswith(
+    assert subprocess.run(tool, capture_output=True, text=True, timeout=180).stdout.startswith(
         "usage: scripts/testbed slurm"
     )
 

@@ -29,7 +29,7 @@ def test_unknown_version_is_refused_and_the_bed_that_is_up_stays(slurm: Bed) -> 
     for version, scheduler in (("99", "slurm"), ("24.11", "sge")):
         tool = [*slurm.own_command("up", "--version", version)]
         tool[tool.index("slurm")] = scheduler
-        refused = subprocess.run(tool, env=slurm.environ(), capture_output=True, text=True, timeout=60)
+        refused = subprocess.run(tool, env=slurm.environ(), capture_output=True, text=True, timeout=180)
         assert refused.returncode == 2
         expected = {
             "slurm": "error: --version 99: no Debian release has it\n"

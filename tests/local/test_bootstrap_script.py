@@ -62,10 +62,10 @@ def bash(tmp_path: Path) -> Iterator[Bash]:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGTERM)
         try:
-            process.communicate(timeout=30)
+            process.communicate(timeout=180)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            process.communicate(timeout=10)
+            process.communicate(timeout=180)
 
 
 def ended(process: subprocess.Popen[str], seconds: float = 60.0) -> tuple[int, str, str]:

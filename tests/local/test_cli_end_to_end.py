@@ -84,7 +84,7 @@ def test_ctrl_c_leaves_the_job_running(here: Path) -> None:
         job = [process.stdout.readline() for _ in range(4)][2].split()[1]
         running(job)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all in the foreground
-        _, error = process.communicate(timeout=30)
+        _, error = process.communicate(timeout=180)
         assert process.returncode == 130
     assert error.splitlines()[-3:] == [
         f"gridtf: job {job} continues",
@@ -116,7 +116,7 @@ def test_logs_follow(here: Path) -> None:
         host = os.uname().nodename.partition(".")[0]
         assert {next(lines), next(lines)} == {f"worker:0@{host} | up\n", f"worker:1@{host} | up\n"}
         call("cancel", job)
-        rest, error = process.communicate(timeout=30)
+        rest, error = process.communicate(timeout=180)
         assert (process.returncode, error) == (0, "")
         assert rest.startswith("job | gridtf: CANCELLED")
 
@@ -133,7 +133,7 @@ def test_logs_and_wait_end_when_the_run_directory_is_removed(here: Path, words: 
     running(job["job_id"])
     with started(*words, job["run_dir"]) as process:
         until(lambda: removed(Path(job["run_dir"])), "the run directory to be gone")
-        _, error = process.communicate(timeout=30)
+        _, error = process.communicate(timeout=180)
         assert process.returncode != 0
         assert "is not a run directory" in error or "cannot" in error
     runner = int(job["job_id"].partition(".")[0])
@@ -161,7 +161,7 @@ def test_concurrent_submissions_of_one_name(here: Path) -> None:
 def test_rendered_script_runs_without_submit(here: Path) -> None:
     script = call("render", "--run-dir", "run", *TWO, *PRINTS).stdout
     assert not Path("run").exists()
-    subprocess.run(["bash"], input=script, text=True, capture_output=True, timeout=60, check=True)
+    subprocess.run(["bash"], input=script, text=True, capture_output=True, timeout=180, check=True)
     view = status("run")
     assert (view["state"], len(view["tasks"])) == ("COMPLETED", 2)
     assert [job["job_id"] for job in as_json("list")] == [view["job_id"]]
@@ -210,12 +210,12 @@ def test_python_api(here: Path) -> None:
         "two = {'worker': gridtf.TaskSpec(count=2)}\n"
         "prints = (sys.executable, '-c', 'print(6 * 7)')\n"
         "job = gridtf.submit(gridtf.JobSpec(command=prints, scheduler='local', tasks=two))\n"
-        "ended = job.wait(timeout=30)\n"
+        "ended = job.wait(timeout=180)\n"
         "states = [ended.state, gridtf.find(job.name).status().state, job.cancel().state]\n"
         "identity = [job.id, job.name, str(job.run_dir)]\n"
         "print(json.dumps([*identity, *states, job.logs(), job.logs('worker:1')]))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     job_id, name, run_dir, *printed = json.loads(done.stdout)
     assert printed == ["COMPLETED", "COMPLETED", "COMPLETED", "worker:0 | 42\nworker:1 | 42\n", "42\n"]
@@ -233,7 +233,7 @@ def test_job_outlives_the_shell_that_submitted_it(here: Path) -> None:
             *command("submit", "--name", "outlives", *TWO, *SLEEPS),
         ],
         capture_output=True,
-        timeout=30,
+        timeout=180,
         preexec_fn=heed_signals,
     )
     assert shell.returncode == -signal.SIGHUP

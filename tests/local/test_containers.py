@@ -95,7 +95,7 @@ def test_signals_reach_the_program_and_the_end_leaves_no_process(here: Path, ima
 def test_host_without_the_program_is_named_before_any_task_starts(image: Image) -> None:
     words = (*image.options, "--container-command", "no-podman -v={bind} {image}", "--workers", "1", "--", "true")
     with started("submit", "--wait", *words) as submitted:
-        said, _ = submitted.communicate(timeout=60)
+        said, _ = submitted.communicate(timeout=180)
     assert submitted.returncode == 1
     expected = f"host {os.uname().nodename} has no program no-podman, with which container_command begins\n"
     assert expected in said, said

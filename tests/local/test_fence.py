@@ -248,7 +248,7 @@ def test_a_tensorflow_client_of_another_user_is_kept_out_and_the_owner_s_gets_in
     assert "client 42" in done.out, done.err
     with strangers.start(BOB, [sys.executable, "-c", CLIENT, port], strangers.folder) as bob:
         try:
-            out, _ = bob.communicate(timeout=20)
+            out, _ = bob.communicate(timeout=180)
         except subprocess.TimeoutExpired:  # it waits for ever
             bob.kill()
             out, _ = bob.communicate()

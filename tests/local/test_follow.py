@@ -54,7 +54,7 @@ def test_follow_prints_logs_to_stdout_and_states_to_stderr(here: Path) -> None:
         errors = process.stderr
         until(lambda: re.match(r"\d\d:\d\d:\d\d  running; ", errors.readline()), "the job to be said to run")
         Path("go").touch()
-        rows = process.communicate(timeout=60)[0].splitlines()
+        rows = process.communicate(timeout=180)[0].splitlines()
         assert process.returncode == 0
     assert [row.split()[0] for row in rows[:3]] == ["name", "scheduler", "job"]
     assert sorted(rows[4:6]) == [f"worker:0@{HOST} | I am worker 0", f"worker:1@{HOST} | I am worker 1"]
@@ -72,7 +72,7 @@ def test_follow_has_the_exit_code_and_the_verdict_of_a_job_that_failed(here: Pat
 def test_follow_tells_what_led_to_the_state_and_the_verdict_above_the_next_attempt(here: Path) -> None:
     Path("fails.sh").write_text("echo begins; [ $GRIDTF_ATTEMPT = 2 ] || exit 1\n")
     words = command("submit", "-f", "--workers", "1", "--restarts", "1", "--", "bash", "fails.sh")
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=True)
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=180, check=True)
     first, _, second = done.stdout.partition("--- attempt 2 ---\n")
     assert re.search(r"^[\d:]+  attempt 1 FAILED: .*; attempt 2 follows$", first, re.MULTILINE)
     assert "begins" in second
@@ -97,7 +97,7 @@ def test_ctrl_c_leaves_a_followed_job_running(here: Path) -> None:
         job = rows[2].split()[1]
         assert sorted(rows[4:]) == [f"worker:0@{HOST} | up\n", f"worker:1@{HOST} | up\n"]
         os.killpg(process.pid, signal.SIGINT)
-        _, error = process.communicate(timeout=30)
+        _, error = process.communicate(timeout=180)
         assert process.returncode == 130
     assert error.splitlines()[-4:] == [
         f"gridtf: job {job} continues",
@@ -113,7 +113,7 @@ def test_follow_ends_quietly_when_its_reader_does(here: Path) -> None:
     Path("noisy.py").write_text("while True: print('words', flush=True)\n")
     words = command("submit", "-f", *TWO, "--", sys.executable, "noisy.py")
     done = subprocess.run(
-        ["bash", "-c", f"{shlex.join(words)} | head -20"], capture_output=True, text=True, timeout=60, check=True
+        ["bash", "-c", f"{shlex.join(words)} | head -20"], capture_output=True, text=True, timeout=180, check=True
     )
     assert len(done.stdout.splitlines()) == 20
     assert "Traceback" not in done.stderr
@@ -160,7 +160,7 @@ def test_status_shows_the_step_in_the_log_and_watch_ends_with_the_job(here: Path
         assert process.stdout is not None
         assert process.stdout.readline().startswith("--- ")
         Path("go").touch()
-        rest, error = process.communicate(timeout=60)
+        rest, error = process.communicate(timeout=180)
     assert (process.returncode, error) == (0, "")
     assert "state          COMPLETED after " in rest.split("--- ")[-1]
     assert job["job_id"] in rest
@@ -196,7 +196,7 @@ def test_ctrl_c_ends_watch_and_not_the_job(here: Path) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         os.killpg(process.pid, signal.SIGINT)
-        assert (process.communicate(timeout=30)[1], process.returncode) == ("", 130)
+        assert (process.communicate(timeout=180)[1], process.returncode) == ("", 130)
     assert running(job)["state"] == "RUNNING"
     call("cancel", job)
 
@@ -228,7 +228,7 @@ def test_signals_end_a_job_that_run_follows(here: Path, number: signal.Signals, 
             f"worker:1@{HOST} | up\n",
         }
         os.killpg(process.pid, number) if to_all else os.kill(process.pid, number)
-        process.communicate(timeout=30)
+        process.communicate(timeout=180)
         assert process.returncode not in (0, None)
     assert status("digits")["state"] in ("CANCELLED", "FAILED")
 
@@ -243,5 +243,5 @@ def test_request_for_a_checkpoint_is_passed_on_by_run(here: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         process.send_signal(signal.SIGUSR1)
-        process.communicate(timeout=60)
+        process.communicate(timeout=180)
         assert process.returncode == 42

@@ -199,7 +199,7 @@ def test_gridtf_wait_reports_how_joined_tasks_ended(join: Join, tmp_path: Path) 
     ranks[1].process.wait(30)
     gone(*keepers)
     wait = [sys.executable, "-m", "gridtf", "wait", str(run.path)]
-    done = subprocess.run(wait, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(wait, env=environment(), capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 1
     assert (
         "worker:1: killed by SIGKILL" if KERNEL_REPORTS_EXITS else "only the program that started them"
@@ -209,7 +209,7 @@ def test_gridtf_wait_reports_how_joined_tasks_ended(join: Join, tmp_path: Path) 
     assert well.end() == (0, "")
     gone(holder)
     wait[-1] = str(run.path)
-    assert subprocess.run(wait, env=environment(), capture_output=True, timeout=60).returncode == (
+    assert subprocess.run(wait, env=environment(), capture_output=True, timeout=180).returncode == (
         0 if KERNEL_REPORTS_EXITS else 1
     )
 
@@ -362,7 +362,7 @@ def test_failed_join_ends_a_strict_script_and_keeps_the_environment(join: Join) 
         'gridtf_join --workers 2 2>/dev/null || echo "code $? ${TF_CONFIG-none} ${GRIDTF_TASK_TYPE-none}"\n'
     )
     rank = join(0, 1, script=script)
-    assert rank.process.communicate(timeout=60)[0] == "code 1 none none\n"
+    assert rank.process.communicate(timeout=180)[0] == "code 1 none none\n"
 
 
 def test_process_without_a_rank_is_an_error(join: Join) -> None:

@@ -129,7 +129,7 @@ os.write(1, f"{index} {MPI.COMM_WORLD.rank} of {MPI.COMM_WORLD.size}\\n".encode(
         env={**environment(), **with_mpi, "GRIDTF_JOB_ID": "world-1", "XDG_STATE_HOME": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert sorted(done.stdout.splitlines()) == ["0 0 of 2", "1 1 of 2"], done

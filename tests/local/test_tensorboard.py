@@ -122,7 +122,7 @@ def test_tensorboard_in_a_job_ends_with_the_command(job: gridtf.Job) -> None:
 def failed(*words: str) -> tuple[int, str]:
     """Exit code and errors of a command that ends by itself."""
     with start(*words) as process:
-        _, error = process.communicate(timeout=60)
+        _, error = process.communicate(timeout=180)
     return process.returncode, error
 
 

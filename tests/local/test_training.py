@@ -89,7 +89,7 @@ class Bench:
     def run(self, *words: str, task: str = "worker:0", **cluster: list[str]) -> tuple[int, str, str]:
         """Like start, but waits for the end: (exit code, stdout, stderr)."""
         process = self.start(*words, task=task, **cluster)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=180)
         return process.returncode, out, err
 
 
@@ -276,7 +276,7 @@ def test_served_ps_sees_no_gpu(bench: Bench, task: str, gpus: str) -> None:
         lines = [process.stdout.readline() for _ in range(3)]
         process.send_signal(signal.SIGUSR1)  # a request for a checkpoint does no harm
         process.terminate()
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=180)
     finally:
         process.kill()
     assert lines == [
@@ -309,7 +309,7 @@ def test_listens_on_considers_this_process_only() -> None:
         held.listen()
         assert listens_on(port)
         script = f"from gridtf.training.servers import listens_on; print(listens_on({port}))"
-        other = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+        other = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=180)
         assert other.stdout == "False\n"
     assert not listens_on(port)
 
@@ -331,5 +331,5 @@ def test_training_imports_tensorflow_on_first_use_only() -> None:
         "gridtf.training.Context, gridtf.training.serve\n"
         "print(*sorted({'tensorflow', 'numpy', 'subprocess', 'jinja2'} & set(sys.modules)))\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=180)
     assert (done.stdout, done.stderr) == ("\n", "")

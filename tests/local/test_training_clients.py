@@ -46,7 +46,7 @@ def test_client_outside_the_job_uses_a_served_worker(tmp_path: Path, launch: Lau
     until(lambda: "gridtf serves worker:0 at" in said(), "the server", LIMIT)
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
     words = [sys.executable, "-m", "gridtf", "address", str(job.run.path), "worker:0"]
-    address = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+    address = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=180, check=True).stdout.strip()
     assert address == cluster["worker"][0]
     command = [sys.executable, "-c", CLIENT, address]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=LIMIT, check=False)
@@ -54,5 +54,5 @@ def test_client_outside_the_job_uses_a_served_worker(tmp_path: Path, launch: Lau
     assert done.stdout == "20.0\n/job:worker/replica:0/task:0/device:CPU:0\n"
     (tmp_path / "done").touch()
     assert job.verdict()["state"] == "COMPLETED"
-    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=180, check=False)
     assert "its tasks no longer have addresses" in done.stderr

@@ -62,7 +62,7 @@ class Bed:
         """The command line of scripts/testbed KIND …"""
         return [sys.executable, str(self.script), self.kind, *arguments]
 
-    def tool(self, *arguments: str, timeout: float = 120, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def tool(self, *arguments: str, timeout: float = 240, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run scripts/testbed KIND …; AssertionError with its output when it fails."""
         done = subprocess.run(
             self.own_command(*arguments),
@@ -131,7 +131,7 @@ class Bed:
         host: str,
         *argv: str,
         user: str = "alice",
-        timeout: float = 60,
+        timeout: float = 180,
         check: bool = True,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
@@ -180,9 +180,9 @@ class Bed:
             yield process, process.stdout.readline().strip()
         finally:
             process.kill()
-            process.communicate(timeout=20)
+            process.communicate(timeout=60)
 
-    def await_state(self, host: str, expected: str, limit: float = 60) -> None:
+    def await_state(self, host: str, expected: str, limit: float = 180) -> None:
         """Wait until the state of a node begins with this word."""
         end = time.monotonic() + limit
         while not (state := self.states()[host]).startswith(expected):
@@ -194,7 +194,7 @@ class Bed:
         said = []
         for question in self.questions:
             try:
-                done = self.run("login", *question.format(id=job_id).split(), timeout=20, check=False)
+                done = self.run("login", *question.format(id=job_id).split(), timeout=60, check=False)
                 said.append(done.stdout + done.stderr)
             except subprocess.TimeoutExpired:
                 said.append(f"{question}: no answer")
@@ -216,7 +216,7 @@ class Bed:
                 self.mend(host)
         self.idle()
 
-    def idle(self, limit: float = 60) -> None:
+    def idle(self, limit: float = 180) -> None:
         """Cancel all jobs, and wait until the hosts are idle."""
         begin = time.monotonic()
         while busy := self.busy(time.monotonic() - begin):

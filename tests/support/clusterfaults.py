@@ -55,7 +55,7 @@ def parent(bed: Bed, host: str, pid: int) -> int:
     return int(admin(bed, "ps", "-o", "ppid=", "-p", str(pid), host=host))
 
 
-def no_process_left(bed: Bed, hosts: Sequence[str] = NODES, seconds: float = 15) -> None:
+def no_process_left(bed: Bed, hosts: Sequence[str] = NODES, seconds: float = 60) -> None:
     """Wait until no process of alice's is on these hosts, for at most ``seconds``."""
     deadline = time.monotonic() + seconds
     for host in hosts:

@@ -34,7 +34,7 @@ def command(*words: str) -> list[str]:
 
 def call(*words: str, code: int = 0) -> Done:
     """Run a command line; it must end with this exit code."""
-    done = subprocess.run(command(*words), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command(*words), capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done

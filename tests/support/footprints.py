@@ -15,7 +15,7 @@ from testbeds import groups
 from tests.support.cluster import Bed
 
 
-def await_(what: str, happened: Callable[[], object], limit: float = 20) -> None:
+def await_(what: str, happened: Callable[[], object], limit: float = 90) -> None:
     end = time.monotonic() + limit
     while not happened():
         assert time.monotonic() < end, f"not after {limit:.0f} s: {what}"

@@ -59,7 +59,7 @@ class Rank:
             self._environment = json.loads(line)
         return self._environment
 
-    def end(self, seconds: float = 60.0) -> tuple[int, str]:
+    def end(self, seconds: float = 180.0) -> tuple[int, str]:
         """End the task; returns its exit code, and the stderr of gridtf_join and the task."""
         _, errors = self.process.communicate("\n", timeout=seconds)
         return self.process.returncode, errors
@@ -67,4 +67,4 @@ class Rank:
     def kill(self) -> None:
         if self.process.poll() is None:
             os.killpg(self.pid, signal.SIGKILL)
-        self.process.communicate(timeout=10)
+        self.process.communicate(timeout=60)

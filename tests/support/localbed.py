@@ -36,7 +36,7 @@ class LocalBed(Bed):
         host: str,
         *argv: str,
         user: str = "",
-        timeout: float = 60,
+        timeout: float = 180,
         check: bool = True,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
