@@ -13,7 +13,7 @@ import pytest
 from tests.support.fixtures import Launch
 
 pytestmark = pytest.mark.tensorflow
-LIMIT = 200.0
+LIMIT = 500.0
 
 TRAIN = """
 import os

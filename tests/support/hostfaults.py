@@ -28,7 +28,7 @@ SCHEDULERS = ("local", "slurm", "sge")
 SHORT = "6"  # heartbeat_timeout, in seconds, where a fault is noticed only by its silence
 LATE = "15"  # start_timeout, in seconds, where an agent does not report
 TASKS = ("worker:0", "worker:1")
-_LIMIT = 240.0  # seconds for all jobs of one round; on a quiet machine they take a quarter of it
+_LIMIT = 500.0  # seconds for all jobs of one round; on a quiet machine they take a small part of it
 
 Act = Callable[[ClusterJob], None]
 Before = Callable[[Bed, str], AbstractContextManager[None]]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tests.support.python import environment
 
 ALICE, BOB, GROUP = 64001, 64002, 64010
-LIMIT = 120.0
+LIMIT = 500.0
 # Arguments: a folder, a run directory to come in it, the entry of that to wait for, how often to exchange the folder
 # for one of the attacker (an odd number), which has another job.sh, and what that script would make.
 EXCHANGE = """
