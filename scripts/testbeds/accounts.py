@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,6 +17,8 @@ def home(user: str) -> str:
 
 def make_etc(etc: Path, addresses: Mapping[str, str]) -> None:
     """Copy /etc, so that later installations on this machine do not change that of the hosts."""
+    import subprocess
+
     copy = ["cp", "-dR", "--preserve=mode,ownership,timestamps", "/etc", str(etc)]
     done = subprocess.run(copy, capture_output=True, text=True, timeout=120)
     if not (etc / "passwd").exists():

@@ -10,16 +10,13 @@ STATE/log           output of hosts and daemons, seen by all hosts as /run/testb
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fcntl
 import json
 import os
-import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from .errors import TestbedError
 from .processes import Process
@@ -32,9 +29,8 @@ def base() -> Path:
     return Path(os.environ.get("GRIDTF_TESTBED_STATE") or BASE).absolute()
 
 
-@dataclasses.dataclass
 class Bed:
-    """A test bed.
+    """A test bed. No dataclass, whose import takes longer than a command on a host.
 
     Attributes:
         kind: Its scheduler.
@@ -47,6 +43,8 @@ class Bed:
         options: KEY=VALUE for the scheduler's configuration.
         root: The folder of another Grid Engine than Debian's; empty for Debian's.
         qrsh_newlines: Whether qrsh passes newlines as Open Cluster Scheduler's does.
+        binaries: The folder of the scheduler's commands on the hosts; empty if they are on the PATH.
+        variables: Variables that every command on a host needs.
         hosts: Host -> its first process.
         cut: Hosts whose link is down.
     """
@@ -61,8 +59,16 @@ class Bed:
     options: tuple[str, ...] = ()
     root: str = ""
     qrsh_newlines: bool = False
-    hosts: dict[str, Process] = dataclasses.field(default_factory=dict)
+    binaries: str = ""
+    variables: Mapping[str, str] = {}
+    hosts: dict[str, Process]
     cut: tuple[str, ...] = ()
+
+    def __init__(self, kind: str, hosts: Mapping[str, Process] | None = None, **values: object) -> None:
+        """values: Attributes by name."""
+        unknown = values.keys() - Bed.__annotations__.keys()
+        assert not unknown, f"a test bed has no {unknown}"
+        vars(self).update(values, kind=kind, hosts=dict(hosts or {}))
 
     @property
     def state(self) -> Path:
@@ -92,7 +98,8 @@ class Bed:
 
     def save(self) -> None:
         new = self.record.with_suffix(".new")
-        new.write_text(json.dumps(dataclasses.asdict(self), indent=1))
+        hosts = {name: process._asdict() for name, process in self.hosts.items()}
+        new.write_text(json.dumps({**vars(self), "hosts": hosts}, indent=1))
         new.replace(self.record)
 
 
@@ -102,12 +109,10 @@ def load(kind: str) -> Bed | None:
         data = json.loads((base() / kind / "bed.json").read_text())
     except FileNotFoundError:
         return None
-    known = {field.name for field in dataclasses.fields(Bed)}  # another version of this script may have written it
-    values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in data.items() if name in known
-    }
-    values["hosts"] = {name: Process(**process) for name, process in data["hosts"].items()}
-    return Bed(**values)
+    known = Bed.__annotations__  # another version of this script may have written it
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items() if name in known}
+    del values["kind"], values["hosts"]
+    return Bed(kind, {name: Process(**process) for name, process in data["hosts"].items()}, **values)
 
 
 def require(kind: str) -> Bed:
@@ -167,6 +172,8 @@ def remove(bed: Bed) -> None:
             why="it holds other files, which are not removed",
             hint="name another folder in GRIDTF_TESTBED_STATE",
         )
+    import shutil
+
     shutil.rmtree(bed.state, ignore_errors=True)
     if bed.state.exists():
         shutil.rmtree(bed.state)  # a second try, which reports the reason

@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-import argparse
-import errno
+# Tests run commands on hosts all the time: what `exec` does not need is imported elsewhere, also from typing.
 import os
-import shlex
-import shutil
 import signal
 import sys
-import time
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 from . import bed as beds
-from . import cluster, enter, processes, remote, sge, slurm, versions
 from .bed import HUB, Bed
 from .errors import TestbedError
-from .scheduler import Scheduler
 
-_KINDS: dict[str, Scheduler] = {"slurm": slurm, "sge": sge}
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from .scheduler import Scheduler
+
+_KINDS = ("slurm", "sge")
 _ABOUT = """A real cluster on this machine, from the distribution's packages, in Linux namespaces. {about}.
 Users: alice and bob. Shared folder: /mnt/shared, with their homes. Needs root."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    options = _exec_options(words) or _parser().parse_args(words)
     signal.signal(signal.SIGTERM, _end)
     try:
         _need_root()
-        return int(options.action(_KINDS[options.kind], options) or 0)
+        return int(options.action(options) or 0)
     except TestbedError as error:
         print(error, file=sys.stderr)
         return error.code
@@ -43,8 +46,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _up(scheduler: Scheduler, options: argparse.Namespace) -> None:
-    begin = time.monotonic()
+def _scheduler(kind: str) -> Scheduler:
+    found: Scheduler = import_module(f"{__package__}.{kind}")
+    return found
+
+
+def _up(options: argparse.Namespace) -> None:
+    import shlex
+    import shutil
+    import time
+
+    from . import cluster, enter
+
+    begin, scheduler = time.monotonic(), _scheduler(options.kind)
     for option in options.option:
         if "=" not in option:
             raise TestbedError(f"--option {option} is not KEY=VALUE", code=2)
@@ -62,6 +76,8 @@ def _up(scheduler: Scheduler, options: argparse.Namespace) -> None:
         options=tuple(options.option),
         root=str(Path(options.root).absolute()) if options.root else "",
         qrsh_newlines=options.qrsh_newlines,
+        binaries=scheduler.BINARIES,
+        variables=scheduler.ENVIRONMENT,
     )
     cluster.up(scheduler, bed, _quiet if options.quiet else _say)
     if not options.quiet:
@@ -71,56 +87,90 @@ def _up(scheduler: Scheduler, options: argparse.Namespace) -> None:
             _say("gridtf is not installed on the hosts yet: scripts/quickstart makes the environment that they use")
 
 
-def _down(scheduler: Scheduler, options: argparse.Namespace) -> None:
+def _down(options: argparse.Namespace) -> None:
+    from . import cluster
+
     with beds.locked():
         cluster.down(options.kind)
 
 
-def _exec(scheduler: Scheduler, options: argparse.Namespace) -> int:
+def _exec(options: argparse.Namespace | SimpleNamespace) -> int:
+    from . import enter, processes
+
     bed = beds.require(options.kind)
     host = _host(bed, options.host)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         raise TestbedError("no command was given", hint=f"scripts/testbed {options.kind} exec {host} CMD …", code=2)
-    extra = dict(pair.partition("=")[::2] for pair in options.env)
-    user = "root" if options.root else options.user
-    environ = enter.environment(user, os.environ, scheduler.ENVIRONMENT)
-    if scheduler.BINARIES:
-        environ["PATH"] = f"{scheduler.BINARIES}:{environ['PATH']}"  # before those of other installations
-    environ.update(extra)
+    environ = enter.environment(options.user, os.environ, bed.variables)
+    if bed.binaries:
+        environ["PATH"] = f"{bed.binaries}:{environ['PATH']}"  # before those of other installations
+    environ.update(pair.partition("=")[::2] for pair in options.env)
     if not processes.alive(bed.hosts[host]):
         raise TestbedError(
             f"host {host} has no power", hint=f"boot it: scripts/testbed {options.kind} mend {host}", code=255
         )
-    return enter.run(bed.hosts[host], user, command, environ, options.cwd)
+    return enter.run(bed.hosts[host], options.user, command, environ, options.cwd)
 
 
-def _kill(scheduler: Scheduler, options: argparse.Namespace) -> None:
+def _exec_options(words: Sequence[str]) -> SimpleNamespace | None:
+    """Parse `KIND exec …` without argparse, whose import takes long; None for words that argparse has to explain."""
+    if words[1:2] != ["exec"] or words[0] not in _KINDS:
+        return None
+    options = SimpleNamespace(kind=words[0], action=_exec, user="alice", env=[], cwd=None)
+    rest = list(words[2:])
+    while rest and rest[0].startswith("-"):
+        option, equals, value = rest.pop(0).partition("=")
+        if option == "--root" and not equals:
+            option, value = "--user", "root"
+        elif not equals and rest:
+            value = rest.pop(0)
+        if option == "--env":
+            options.env.append(value)
+        elif option in ("--user", "--cwd"):
+            setattr(options, option[2:], value)
+        else:
+            return None
+    options.host, options.command = rest[0] if rest else None, rest[1:]
+    return options if rest else None
+
+
+def _kill(options: argparse.Namespace) -> None:
+    from . import cluster
+
     with beds.locked():
         bed = beds.require(options.kind)
         cluster.kill(bed, _host(bed, options.host))
 
 
-def _cut(scheduler: Scheduler, options: argparse.Namespace) -> None:
+def _cut(options: argparse.Namespace) -> None:
+    from . import cluster
+
     with beds.locked():
         bed = beds.require(options.kind)
         cluster.cut(bed, _host(bed, options.host))
 
 
-def _mend(scheduler: Scheduler, options: argparse.Namespace) -> None:
+def _mend(options: argparse.Namespace) -> None:
+    from . import cluster
+
     with beds.locked():
         bed = beds.require(options.kind)
-        cluster.mend(scheduler, bed, _host(bed, options.host))
+        cluster.mend(_scheduler(options.kind), bed, _host(bed, options.host))
 
 
-def _shared(scheduler: Scheduler, options: argparse.Namespace) -> None:
+def _shared(options: argparse.Namespace) -> None:
+    from . import cluster
+
     with beds.locked():
         bed = beds.require(options.kind)
         cluster.set_shared(bed, _host(bed, options.host), options.state)
 
 
-def _status(scheduler: Scheduler, options: argparse.Namespace) -> None:
-    bed = beds.require(options.kind)
+def _status(options: argparse.Namespace) -> None:
+    from . import cluster
+
+    scheduler, bed = _scheduler(options.kind), beds.require(options.kind)
     for host, address in scheduler.HOSTS.items():
         print(f"{host:8}{cluster.stands(bed, host):18}{address}")
     print(cluster.summary(scheduler, bed), end="")
@@ -139,6 +189,8 @@ def _need_root() -> None:
 
 
 def _advice(error: OSError) -> str:
+    import errno
+
     if error.errno in (errno.EPERM, errno.EACCES):
         return "namespaces and mounts need all of root's rights; in a container: docker run --privileged"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -159,9 +211,14 @@ def _end(*_: object) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
+    import argparse
+
+    from . import remote, versions
+
     parser = argparse.ArgumentParser(prog="scripts/testbed", description="A real cluster on this machine.")
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
-    for kind, scheduler in _KINDS.items():
+    for kind in _KINDS:
+        scheduler = _scheduler(kind)
         about = _ABOUT.format(about=scheduler.ABOUT)
         verbs = kinds.add_parser(kind, description=about, help=scheduler.ABOUT).add_subparsers(
             required=True, metavar="VERB"
@@ -207,7 +264,7 @@ def _parser() -> argparse.ArgumentParser:
         verbs.add_parser("down", help="remove everything except installed packages").set_defaults(action=_down)
         run = verbs.add_parser("exec", help="run a command on a host")
         run.add_argument("--user", default="alice", help="alice (default), bob, root, …")
-        run.add_argument("--root", action="store_true", help="the same as --user root")
+        run.add_argument("--root", action="store_const", dest="user", const="root", help="the same as --user root")
         run.add_argument("--env", action="append", default=[], metavar="KEY=VALUE", help="a variable for the command")
         run.add_argument("--cwd", metavar="DIR", help="working folder (default: the current one, or the user's home)")
         run.add_argument("host", metavar="HOST")

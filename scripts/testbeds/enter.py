@@ -6,14 +6,17 @@ import contextlib
 import os
 import pwd
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from . import accounts, kernel, processes
 from .errors import TestbedError
 from .processes import Process
+
+if TYPE_CHECKING:
+    import subprocess
 
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _CHECKOUT = Path(__file__).resolve().parents[2]
@@ -90,6 +93,8 @@ def capture(
     Raises:
         subprocess.TimeoutExpired: After ``limit`` seconds.
     """
+    import subprocess
+
     namespaces = kernel.open_namespaces(process.pid, [name for name in kernel.NAMESPACES if name != "pid"])
     try:
         return subprocess.run(

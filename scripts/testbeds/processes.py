@@ -6,12 +6,11 @@ import contextlib
 import os
 import select
 import signal
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(NamedTuple):
     """A process. start: its start time in clock ticks since boot, field 22 of /proc/PID/stat (proc(5))."""
 
     pid: int

@@ -61,7 +61,7 @@ def no_process_left(bed: Bed, hosts: Sequence[str] = NODES, seconds: float = 60)
     for host in hosts:
         while left := bed.run(host, "pgrep", "-a", "-u", "alice", user="root", check=False).stdout:
             assert time.monotonic() < deadline, f"still on {host}:\n{left}"
-            time.sleep(0.1)
+            time.sleep(0.3)
 
 
 def ended(job: ClusterJob, state: str, *pieces: str, seconds: float = PATIENCE, attempt: int = 1) -> dict[str, Any]:

@@ -80,12 +80,14 @@ class ClusterJob:
     def until(self, condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
         """Wait until a condition returns a true value, and return it."""
         deadline = time.monotonic() + seconds
-        while not (value := condition()):
+        while True:
+            begin = time.monotonic()
+            if value := condition():
+                return value
             if time.monotonic() >= deadline:
                 said = f"{self.output}\n{self.agents_output()}\n{self.bed.about(self.id)}"
                 raise AssertionError(f"waited {seconds} s for {what}; job.log, agents.log and the queue say:\n{said}")
-            time.sleep(0.05)
-        return value
+            time.sleep(max(0.05, time.monotonic() - begin))  # a command on a host takes a core
 
     def agents_output(self, attempt: int = 0) -> str:
         """The output of the agents of an attempt; 0: of the latest one."""
