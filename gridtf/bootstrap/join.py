@@ -21,15 +21,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gridtf import schedulers
-from gridtf.bootstrap import addresses, environment, messages, rendezvous
-from gridtf.bootstrap.fence import HOSTS, OFF, Fence
-from gridtf.bootstrap.heartbeat import backoff
-from gridtf.bootstrap.messages import MessageError
-from gridtf.bootstrap.placement import PlacedTask, place
-from gridtf.bootstrap.rendezvous import AttemptPlan, PortHolder, port_of
-from gridtf.bootstrap.stream import Link, Listener, link_of
+from gridtf.bootstrap.agent.fence import HOSTS, OFF, Fence
+from gridtf.bootstrap.plan import addresses, environment, rendezvous
+from gridtf.bootstrap.plan.placement import PlacedTask, place
+from gridtf.bootstrap.plan.rendezvous import AttemptPlan, PortHolder, port_of
+from gridtf.bootstrap.plan.versions import releases_port
 from gridtf.bootstrap.system import System
-from gridtf.bootstrap.versions import releases_port
+from gridtf.bootstrap.wire import messages
+from gridtf.bootstrap.wire.heartbeat import backoff
+from gridtf.bootstrap.wire.messages import MessageError
+from gridtf.bootstrap.wire.stream import Link, Listener, link_of
 from gridtf.errors import GridtfError, PlacementError, RendezvousError, RunDirError, SchedulerError, UsageError
 from gridtf.host import processes, procfs
 from gridtf.host.gpus import GpuGrant, listed
@@ -80,7 +81,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     Raises:
         GridtfError: This process cannot join.
     """
-    from gridtf.bootstrap.main import add_to_index, named
+    from gridtf.bootstrap.unsubmitted import add_to_index, named
     from gridtf.jobspec import config
 
     if len(argv) < 2 or argv[0] != "--parent":

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridtf import contract, files, schedulers
+from gridtf.bootstrap import unsubmitted
 from gridtf.errors import GridtfError, RunDirError, SpecError, UsageError
 from gridtf.host.processes import tell
 from gridtf.jobspec.request import Request
@@ -20,7 +21,6 @@ from gridtf.run import recordtypes
 from gridtf.run.rundir import (
     BY_HAND,
     RUN_ROOT,
-    Record,
     RunDir,
     make_folder,
     need_ours,
@@ -130,28 +130,10 @@ def run(
         raise config.located(error, configured.sources) from None
     for note in precheck.notes(spec):
         tell(note)
-    spec = named(spec, environ)
+    spec = unsubmitted.named(spec, environ)
     run_dir = here / spec.run_dir if spec.run_dir else None
     os.chdir(spec.chdir or here)
     return launch(spec, configured.sources, run_dir, environ, begun=begun)
-
-
-def named(spec: JobSpec, environ: Mapping[str, str]) -> JobSpec:
-    """The specification of a hand-written script's job, with the name that its scheduler knows it by."""
-    if spec.name:
-        return spec
-    scheduler = schedulers.get(spec.scheduler or schedulers.around_this_process(environ))
-    return spec.replace(name=scheduler.given_name(environ))
-
-
-def add_to_index(run: RunDir, record: Record, environ: Mapping[str, str]) -> None:
-    """Add a run that gridtf has not submitted to the index of its user. record: as registry.add takes it."""
-    from gridtf.run import registry
-
-    try:
-        registry.add(run.path, record, environ)
-    except RunDirError as error:  # the index is only needed to find the job by name
-        tell(error.what)
 
 
 def launch(
@@ -197,7 +179,7 @@ def launch(
         tell(f"job {identity.job_id}; its run directory: {run.path}")
     elif run_dir is None or sys.stderr.isatty():  # otherwise the script names it
         tell(f"job {identity.job_id}; to see what its tasks print: gridtf logs -f {run.path}")
-    from gridtf.bootstrap import launcher
+    from gridtf.bootstrap.launcher import launcher
 
     return launcher.launch(run, spec, request, scheduler, identity.job_id, environ)
 
@@ -293,4 +275,4 @@ def _describe(
         record["name"] += f"_{identity.element}"
     registry.write_job(run, spec, sources)
     write_record(run.submitted, record)
-    add_to_index(run, record, environ)
+    unsubmitted.add_to_index(run, record, environ)

@@ -49,7 +49,7 @@ _LONGEST_WAIT = 24 * 3600.0
 _RUNNER = """\
 import sys
 sys.path[:] = [*filter(None, sys.path), {root!r}]
-from gridtf.bootstrap.node import run_job
+from gridtf.bootstrap.agent.node import run_job
 sys.exit(run_job(sys.argv[1:]))"""
 
 

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import scale_agents
 
-from gridtf.bootstrap import messages, stream
-from gridtf.bootstrap.launcher import Launcher, supervise
-from gridtf.bootstrap.recorder import Recorder
-from gridtf.bootstrap.stream import Connection, Listener, News
+from gridtf.bootstrap.launcher.launcher import Launcher, supervise
 from gridtf.bootstrap.system import System
+from gridtf.bootstrap.wire import messages, stream
+from gridtf.bootstrap.wire.recorder import Recorder
+from gridtf.bootstrap.wire.stream import Connection, Listener, News
 from gridtf.host import processes
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec

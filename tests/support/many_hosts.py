@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gridtf.bootstrap import launcher
+from gridtf.bootstrap.launcher import launcher
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import RunDir

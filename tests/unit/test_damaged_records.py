@@ -19,15 +19,17 @@ from typing import Any
 import pytest
 
 from gridtf import contract
-from gridtf.bootstrap import addresses, environment, membership, messages, rendezvous, stream, versions
-from gridtf.bootstrap.agent import EXITS, Agent
-from gridtf.bootstrap.hosts import HostMonitor
+from gridtf.bootstrap.agent.agent import EXITS, Agent
+from gridtf.bootstrap.agent.node import AgentSupervisor
 from gridtf.bootstrap.join import Joining, Member, assign_ranks
-from gridtf.bootstrap.launcher import Launcher
-from gridtf.bootstrap.node import AgentSupervisor
-from gridtf.bootstrap.placement import place
-from gridtf.bootstrap.rendezvous import AttemptPlan
-from gridtf.bootstrap.verdict import decide, of_task
+from gridtf.bootstrap.judge import together
+from gridtf.bootstrap.judge.verdict import decide, of_task
+from gridtf.bootstrap.launcher.hosts import HostMonitor
+from gridtf.bootstrap.launcher.launcher import Launcher
+from gridtf.bootstrap.plan import addresses, environment, rendezvous, versions
+from gridtf.bootstrap.plan.placement import place
+from gridtf.bootstrap.plan.rendezvous import AttemptPlan
+from gridtf.bootstrap.wire import messages, stream
 from gridtf.cli import main, show
 from gridtf.errors import GridtfError, RendezvousError
 from gridtf.host import processes, procfs
@@ -378,7 +380,7 @@ def test_damaged_messages_of_an_agent_raise_gridtf_errors_only(
         outcome = decide(tasks, hosts.tasks)
         if outcome.cause:
             of_task(outcome.cause, hosts.tasks[outcome.cause.name], attempt).record(NONCE, 0, 1)
-        membership.separate(tasks, hosts.tasks)
+        together.separate(tasks, hosts.tasks)
         with contextlib.suppress(GridtfError):  # such as the reason in gone
             hosts.check()
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gridtf.bootstrap import join
-from gridtf.bootstrap.placement import place
+from gridtf.bootstrap.plan.placement import place
 from gridtf.errors import GridtfError
 from gridtf.host import gpus
 from gridtf.jobspec import config

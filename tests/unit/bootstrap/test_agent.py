@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 from gridtf import contract
-from gridtf.bootstrap import local_dir, messages, rendezvous
-from gridtf.bootstrap.agent import BROKEN, LEFTOVERS, NO_LAUNCHER, NO_RUN_DIR, NO_WRITE, ORPHANED, Agent
+from gridtf.bootstrap.agent import local_dir
+from gridtf.bootstrap.agent.agent import BROKEN, LEFTOVERS, NO_LAUNCHER, NO_RUN_DIR, NO_WRITE, ORPHANED, Agent
+from gridtf.bootstrap.plan import rendezvous
+from gridtf.bootstrap.wire import messages
 from gridtf.errors import PlacementError
 from gridtf.host.gpus import GpuGrant
 from gridtf.jobspec.request import Request
@@ -633,7 +635,7 @@ def test_run_directory_that_fails_at_the_start_ends_the_agent(tmp_path: Path, mo
     def fail(path: Path, folder: Path) -> bool:
         raise cannot("list", path.parent, OSError(errno.ELOOP, os.strerror(errno.ELOOP)))
 
-    monkeypatch.setattr("gridtf.bootstrap.agent.is_listed", fail)
+    monkeypatch.setattr("gridtf.bootstrap.agent.agent.is_listed", fail)
     assert host.main() == NO_WRITE
     assert host.system.logged[-1].startswith("agent on h0: cannot list ")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gridtf import schedulers
-from gridtf.bootstrap import environment
+from gridtf.bootstrap.plan import environment
 from gridtf.jobspec.spec import JobSpec
 
 

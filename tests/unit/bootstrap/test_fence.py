@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import pytest
 
-from gridtf.bootstrap.fence import (
+from gridtf.bootstrap.agent.fence import (
     ASK,
     HOSTS,
     LET,
@@ -27,7 +27,7 @@ from gridtf.bootstrap.fence import (
     peers,
     wanted,
 )
-from gridtf.bootstrap.rendezvous import PortHolder
+from gridtf.bootstrap.plan.rendezvous import PortHolder
 from gridtf.host import gates, network, processes, sockets
 from gridtf.host.gates import Gate
 from gridtf.host.network import packed

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap import join, messages
+from gridtf.bootstrap import join
 from gridtf.bootstrap.join import JoinedTask, Joining, Member, assign_ranks, exports, report_task
-from gridtf.bootstrap.rendezvous import PortHolder, plan_of
-from gridtf.bootstrap.stream import News
+from gridtf.bootstrap.plan.rendezvous import PortHolder, plan_of
+from gridtf.bootstrap.wire import messages
+from gridtf.bootstrap.wire.stream import News
 from gridtf.errors import GridtfError, PlacementError, RendezvousError
 from gridtf.host.gpus import GpuGrant
 from gridtf.run.rundir import Attempt, Record, RunDir, read_record, write_record

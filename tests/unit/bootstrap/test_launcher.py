@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap import messages
-from gridtf.bootstrap.launcher import Launcher, progress_interval, supervise
-from gridtf.bootstrap.rendezvous import plan_of
+from gridtf.bootstrap.judge.verdict import Verdict
+from gridtf.bootstrap.launcher.launcher import Launcher, progress_interval, supervise
+from gridtf.bootstrap.plan.rendezvous import plan_of
 from gridtf.bootstrap.system import System
-from gridtf.bootstrap.verdict import Verdict
+from gridtf.bootstrap.wire import messages
 from gridtf.errors import CleanedUpError, GridtfError, PlacementError, SchedulerError, TerminatedError
 from gridtf.jobspec.request import Request
 from gridtf.run import jsonlines, recordtypes, rundir

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gridtf.bootstrap import messages
-from gridtf.bootstrap.hosts import AgentEndedError, HostMonitor
-from gridtf.bootstrap.launcher import launcher_addresses, summary_interval
+from gridtf.bootstrap.launcher.hosts import AgentEndedError, HostMonitor
+from gridtf.bootstrap.launcher.launcher import launcher_addresses, summary_interval
 from gridtf.bootstrap.main import goes_with_the_job
+from gridtf.bootstrap.wire import messages
 from gridtf.errors import GridtfError, HostLostError
 from gridtf.run.rundir import Record, RunDir
 from gridtf.schedulers.api import LOOPBACK, AgentEnd, AgentHandle, Allocation, Host
@@ -196,7 +196,7 @@ def test_launcher_addresses_begin_with_the_allocation_s_and_have_no_loopback_for
 FAILS_EARLY = """
 import os, sys
 from pathlib import Path
-from gridtf.bootstrap.launcher import launch
+from gridtf.bootstrap.launcher.launcher import launch
 from gridtf.errors import SchedulerError
 from gridtf.run.rundir import RunDir
 from gridtf.schedulers.local import LocalScheduler

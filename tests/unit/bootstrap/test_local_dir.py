@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap import local_dir
+from gridtf.bootstrap.agent import local_dir
 
 
 def filled(folder: Path) -> Path:

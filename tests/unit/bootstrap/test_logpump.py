@@ -19,8 +19,8 @@ from tests.support.python import environment, python
 PREAMBLE = """
 import json, os, signal, sys, time
 from pathlib import Path
-from gridtf.bootstrap import logpump
-from gridtf.bootstrap.logpump import LogPump
+from gridtf.bootstrap.agent import logpump
+from gridtf.bootstrap.agent.logpump import LogPump
 from gridtf.bootstrap.system import System
 from gridtf.host import processes
 processes.block_signals()

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap import messages
-from gridtf.bootstrap.messages import FROM_AGENT, FROM_LAUNCHER, MOST, MOST_UNPROVEN, MessageError
+from gridtf.bootstrap.wire import messages
+from gridtf.bootstrap.wire.messages import FROM_AGENT, FROM_LAUNCHER, MOST, MOST_UNPROVEN, MessageError
 from gridtf.run.rundir import Record
 from tests.support.streams import carried
 

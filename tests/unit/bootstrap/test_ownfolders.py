@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap import local_dir
-from gridtf.bootstrap.ownfolders import HINT, OwnFolders, noted, told
-from gridtf.bootstrap.supervisor import TaskProcess
+from gridtf.bootstrap.agent import local_dir
+from gridtf.bootstrap.agent.ownfolders import OwnFolders
+from gridtf.bootstrap.agent.supervisor import TaskProcess
+from gridtf.bootstrap.judge.ownfolders import HINT, noted, told
+from gridtf.bootstrap.judge.verdict import Verdict
 from gridtf.bootstrap.system import System
-from gridtf.bootstrap.verdict import Verdict
 from gridtf.contract import checkpoints_name
 from gridtf.run.rundir import write_record
 from gridtf.states import JobState

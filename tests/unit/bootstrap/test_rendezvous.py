@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from gridtf import contract
-from gridtf.bootstrap import messages, rendezvous
-from gridtf.bootstrap.environment import need_room, placeholders, task_environment
-from gridtf.bootstrap.rendezvous import AttemptPlan, Rendezvous, host_port, merge, merge_ranks
+from gridtf.bootstrap.plan import rendezvous
+from gridtf.bootstrap.plan.environment import need_room, placeholders, task_environment
+from gridtf.bootstrap.plan.rendezvous import AttemptPlan, Rendezvous, host_port, merge, merge_ranks
+from gridtf.bootstrap.wire import messages
 from gridtf.errors import GridtfError, RendezvousError
 from gridtf.jobspec.units import LONGEST_VARIABLE
 from gridtf.schedulers.api import Allocation, Host

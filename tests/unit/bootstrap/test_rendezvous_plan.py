@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap import messages
-from gridtf.bootstrap.environment import task_environment
-from gridtf.bootstrap.rendezvous import AttemptPlan, merge, plan_of
+from gridtf.bootstrap.plan.environment import task_environment
+from gridtf.bootstrap.plan.rendezvous import AttemptPlan, merge, plan_of
+from gridtf.bootstrap.wire import messages
 from gridtf.errors import RendezvousError
 from gridtf.run.rundir import read_record
 from gridtf.schedulers.api import Allocation, Host

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap import messages
-from gridtf.bootstrap.messages import FROM_AGENT, FROM_LAUNCHER
-from gridtf.bootstrap.stream import Link, Listener, News
+from gridtf.bootstrap.wire import messages
+from gridtf.bootstrap.wire.messages import FROM_AGENT, FROM_LAUNCHER
+from gridtf.bootstrap.wire.stream import Link, Listener, News
 from gridtf.errors import GridtfError
 from gridtf.run.rundir import Record
 from tests.support.python import environment, python
@@ -740,8 +740,8 @@ def test_child_that_closes_its_copies_leaves_the_parent_s_connections_alone(ends
 
 
 WOKEN = """
-from gridtf.bootstrap import messages
-from gridtf.bootstrap.stream import Link, Listener
+from gridtf.bootstrap.wire import messages
+from gridtf.bootstrap.wire.stream import Link, Listener
 from gridtf.bootstrap.system import System
 from gridtf.host import processes
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.supervisor import Supervisor, TaskProcess
+from gridtf.bootstrap.agent.supervisor import Supervisor, TaskProcess
 from gridtf.bootstrap.system import System
 from gridtf.host import processes, procfs, usage
 from tests.support.jobs import gone
@@ -24,7 +24,7 @@ PREAMBLE = """
 import atexit, json, os, signal, sys, time
 from pathlib import Path
 from gridtf.host import processes, procfs
-from gridtf.bootstrap.supervisor import InPlace, Supervisor
+from gridtf.bootstrap.agent.supervisor import InPlace, Supervisor
 from gridtf.bootstrap.system import System
 processes.block_signals()
 processes.become_subreaper()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.verdict import Verdict, of_saved, of_success, of_task, of_timeout
+from gridtf.bootstrap.judge.verdict import Verdict, of_saved, of_success, of_task, of_timeout
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import Attempt, RunDir, read_record
 from gridtf.run.tail import last_lines

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.progress import Progress
-from gridtf.bootstrap.verdict import Verdict
-from gridtf.bootstrap.walltime import Chain, EndOfJob, goes_on, until_next_look
+from gridtf.bootstrap.judge.progress import Progress
+from gridtf.bootstrap.judge.verdict import Verdict
+from gridtf.bootstrap.judge.walltime import Chain, EndOfJob, goes_on, until_next_look
 from gridtf.errors import SchedulerError
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from gridtf import schedulers
-from gridtf.bootstrap import launcher
-from gridtf.bootstrap.placement import place
+from gridtf.bootstrap.launcher import launcher
+from gridtf.bootstrap.plan.placement import place
 from gridtf.errors import GridtfError, HostLostError, SchedulerError
 from gridtf.host import procfs
 from gridtf.jobspec.request import Request
@@ -31,7 +31,7 @@ from gridtf.states import JobState
 from tests.support.rendering import plan
 
 if TYPE_CHECKING:
-    from gridtf.bootstrap.stream import Listener
+    from gridtf.bootstrap.wire.stream import Listener
 
 
 @pytest.mark.parametrize(

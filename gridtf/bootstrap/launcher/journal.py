@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from gridtf.bootstrap.recorder import Recorder
 from gridtf.bootstrap.system import System
+from gridtf.bootstrap.wire.recorder import Recorder
 from gridtf.run import jsonlines
 from gridtf.run.rundir import Attempt, Record
 

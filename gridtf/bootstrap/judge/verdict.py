@@ -9,8 +9,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gridtf.bootstrap import blame
-from gridtf.bootstrap.blame import Cause, raised, when
+from gridtf.bootstrap.judge import blame
+from gridtf.bootstrap.judge.blame import Cause, raised, when
 from gridtf.errors import GridtfError
 from gridtf.host.processes import signal_name
 from gridtf.jobspec.tasktypes import LEADERS
@@ -22,7 +22,7 @@ from gridtf.text import counted, plain, some, were
 from gridtf.values import Value
 
 if TYPE_CHECKING:
-    from gridtf.bootstrap.placement import PlacedTask
+    from gridtf.bootstrap.plan.placement import PlacedTask
     from gridtf.jobspec.spec import JobSpec
 
 _STRATEGY_TYPES = (

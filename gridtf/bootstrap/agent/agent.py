@@ -13,19 +13,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf import __version__, schedulers
-from gridtf.bootstrap import addresses, environment, fence, local_dir, messages, rendezvous, versions
-from gridtf.bootstrap.heartbeat import Watch, backoff, interval
-from gridtf.bootstrap.membership import Membership
-from gridtf.bootstrap.ownfolders import OwnFolders
-from gridtf.bootstrap.placement import PlacedTask, share_gpus
-from gridtf.bootstrap.quiet import Quiet
-from gridtf.bootstrap.recorder import Recorder
-from gridtf.bootstrap.rendezvous import AttemptPlan, PortHolder
-from gridtf.bootstrap.sampler import Sampler, sample_interval
-from gridtf.bootstrap.savesignal import SaveSignal
-from gridtf.bootstrap.stream import Link, link_of
-from gridtf.bootstrap.supervisor import InPlace, Supervisor
+from gridtf.bootstrap.agent import fence, local_dir
+from gridtf.bootstrap.agent.membership import Membership
+from gridtf.bootstrap.agent.ownfolders import OwnFolders
+from gridtf.bootstrap.agent.quiet import Quiet
+from gridtf.bootstrap.agent.sampler import Sampler, sample_interval
+from gridtf.bootstrap.agent.savesignal import SaveSignal
+from gridtf.bootstrap.agent.supervisor import InPlace, Supervisor
+from gridtf.bootstrap.plan import addresses, environment, rendezvous, versions
+from gridtf.bootstrap.plan.placement import PlacedTask, share_gpus
+from gridtf.bootstrap.plan.rendezvous import AttemptPlan, PortHolder
 from gridtf.bootstrap.system import System
+from gridtf.bootstrap.wire import messages
+from gridtf.bootstrap.wire.heartbeat import Watch, backoff, interval
+from gridtf.bootstrap.wire.recorder import Recorder
+from gridtf.bootstrap.wire.stream import Link, link_of
 from gridtf.errors import GridtfError, RendezvousError, RunDirError
 from gridtf.host import processes
 from gridtf.host.gpus import GpuGrant
@@ -37,7 +39,7 @@ from gridtf.states import JobState
 from gridtf.values import Fields
 
 if TYPE_CHECKING:
-    from gridtf.bootstrap.containers import Entrance
+    from gridtf.bootstrap.agent.containers import Entrance
 
 # The signal that the agent supervisor sends to the agent when srun's or qrsh's process on this host has died.
 ORPHANED = signal.SIGHUP
@@ -261,7 +263,7 @@ class Agent(Fields):
         mine = plan.on(self.host)
         entrance = None
         if plan.spec.contained:
-            from gridtf.bootstrap import containers
+            from gridtf.bootstrap.agent import containers
 
             entrance = containers.find(plan.spec, self.host, self.system.environ)
         owner, patience = f"{plan.spec.title}, job {plan.job_id}", rendezvous.GPU_SHARE * plan.spec.start_timeout
@@ -462,7 +464,7 @@ class Agent(Fields):
         hook = local_dir.add_hook(self._local_dir) if self._local_dir and plan.spec.hook else None
         base = schedulers.without_place(grant.environment(self.system.environ), scheduler)
         if limit := plan.spec.log_bytes:
-            from gridtf.bootstrap.logpump import FILES, LogPump
+            from gridtf.bootstrap.agent.logpump import FILES, LogPump
 
             processes.need_open_files((1 + FILES) * len(mine) + 1 + fence.FILES)
             logs = {task.name: self.attempt.task_log(task.type, task.index) for task in mine}
@@ -491,7 +493,7 @@ class Agent(Fields):
         env: dict[str, str],
     ) -> tuple[list[str], dict[str, str]]:
         """The command line and the environment of a task inside its container."""
-        from gridtf.bootstrap import containers
+        from gridtf.bootstrap.agent import containers
 
         names = {name for name in environment.own_variables(plan, task, meeting) if name in env}
         local = [self._local_dir] if self._local_dir else []
@@ -613,7 +615,7 @@ class Agent(Fields):
 
     def _send_stacks(self, request: str) -> None:
         """Tell the launcher where all processes of the tasks of this host are."""
-        from gridtf.bootstrap import agentstacks
+        from gridtf.bootstrap.agent import agentstacks
 
         assert self._link is not None
         tasks = {task.name: task.pid for task in self.supervisor.running() if task.pid}
@@ -716,7 +718,7 @@ class Agent(Fields):
             silence: Seconds since its last heartbeat.
             stopped: Whether it was stopped, as by SIGSTOP or gdb, before it was continued.
         """
-        from gridtf.bootstrap.verdict import Verdict
+        from gridtf.bootstrap.judge.verdict import Verdict
 
         self.system.signal([launcher["pid"]], signal.SIGKILL)
         hung = "it hung, for example in a file system that does not respond"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gridtf.bootstrap.supervisor import TaskProcess
+from gridtf.bootstrap.agent.supervisor import TaskProcess
 from gridtf.bootstrap.system import System
 from gridtf.host import processes
 from gridtf.run.rundir import Record

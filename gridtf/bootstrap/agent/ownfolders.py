@@ -1,27 +1,21 @@
 """Whether a task writes its checkpoints to a folder that its host alone has: a task on another host does not find them.
 
 Nothing is asked of the program. gridtf.training notes its folder for the agent; sessions and supervisors of TensorFlow
-keep the file of their summaries open, beside the checkpoints. The launcher tells what the agents have seen.
+keep the file of their summaries open, beside the checkpoints. The launcher tells what the agents have seen
+(judge/ownfolders.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gridtf.bootstrap import local_dir
-from gridtf.run.rundir import Record
-from gridtf.states import JobState
-from gridtf.text import some
+from gridtf.bootstrap.agent import local_dir
 
 if TYPE_CHECKING:
-    from gridtf.bootstrap.placement import PlacedTask
-    from gridtf.bootstrap.supervisor import TaskProcess
+    from gridtf.bootstrap.agent.supervisor import TaskProcess
     from gridtf.bootstrap.system import System
-    from gridtf.bootstrap.verdict import Verdict
-
-HINT = "write them to OUTPUT_DIR, which all hosts share and a further start finds again; in a command, to {output_dir}"
 
 _SUMMARIES = "events.out.tfevents."  # beginning of the name of such a file
 _STATE = "checkpoint"  # the file in which TensorFlow's savers note their newest checkpoint
@@ -71,35 +65,3 @@ class OwnFolders:
             own = file.startswith(_SUMMARIES) and self._system.own_folder(Path(folder), self._run_dir)
             if own and Path(folder, _STATE).exists():  # of another folder, this may never be answered
                 yield folder
-
-
-def told(tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> str:
-    """The warning; empty where no checkpoint is written to such a folder. Pure.
-
-    Args:
-        tasks: All tasks of the job.
-        records: Task name -> its record.
-    """
-    found = [(task, str(records.get(task.name, {}).get("own_folder") or "")) for task in tasks]
-    found = [(task, folder) for task, folder in found if folder]
-    if not found:
-        return ""
-    first, folder = found[0]
-    same = [task.name for task, where in found if (where, task.host) == (folder, first.host)]
-    others = [task.name for task, _ in found if task.name not in same]
-    also = f", and those of {some(others, most=2)} in another such folder" if others else ""
-    return f"checkpoints of {some(same, most=2)} are in {folder} on {first.host}, which no other host sees{also}"
-
-
-def noted(end: Verdict, tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> Verdict:
-    """Add the warning to the verdict on a job that no task has failed. Pure.
-
-    Args:
-        end: The verdict.
-        tasks: All tasks of the job.
-        records: Task name -> its record.
-    """
-    warning = told(tasks, records)
-    if not warning or end.state not in (JobState.COMPLETED, JobState.SAVED, JobState.TIMEOUT):
-        return end
-    return end.replace(reason=f"{end.reason}; {warning}", hint="; ".join(filter(None, (end.hint, HINT))))

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gridtf import contract
-from gridtf.bootstrap.placement import PlacedTask
-from gridtf.bootstrap.rendezvous import AttemptPlan, Rendezvous
+from gridtf.bootstrap.plan.placement import PlacedTask
+from gridtf.bootstrap.plan.rendezvous import AttemptPlan, Rendezvous
 from gridtf.errors import RendezvousError
 from gridtf.host import gpus
 from gridtf.jobspec.placeholders import fill

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from gridtf.bootstrap.progress import MOST_IDLE, Progress
-from gridtf.bootstrap.verdict import Verdict
+from gridtf.bootstrap.judge.progress import MOST_IDLE, Progress
+from gridtf.bootstrap.judge.verdict import Verdict
 from gridtf.errors import GridtfError, PlacementError, RunDirError, TerminatedError, UsageError
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.tasktypes import END

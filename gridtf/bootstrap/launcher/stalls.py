@@ -6,12 +6,13 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from gridtf.bootstrap import messages, stacks
-from gridtf.bootstrap.hosts import HostMonitor
-from gridtf.bootstrap.placement import PlacedTask
-from gridtf.bootstrap.recorder import Recorder
-from gridtf.bootstrap.requests import Requests
+from gridtf.bootstrap.launcher.hosts import HostMonitor
+from gridtf.bootstrap.launcher.requests import Requests
+from gridtf.bootstrap.plan.placement import PlacedTask
 from gridtf.bootstrap.system import System
+from gridtf.bootstrap.wire import messages
+from gridtf.bootstrap.wire.recorder import Recorder
+from gridtf.run import stacks
 from gridtf.run.rundir import Record
 from gridtf.states import TaskState
 from gridtf.values import Value

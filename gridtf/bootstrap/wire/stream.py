@@ -15,9 +15,9 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gridtf.bootstrap import messages
-from gridtf.bootstrap.messages import MessageError
 from gridtf.bootstrap.system import System
+from gridtf.bootstrap.wire import messages
+from gridtf.bootstrap.wire.messages import MessageError
 from gridtf.errors import GridtfError
 from gridtf.run.rundir import Record
 

@@ -10,7 +10,7 @@ from gridtf.run.rundir import Record
 from gridtf.text import some
 
 if TYPE_CHECKING:
-    from gridtf.bootstrap.placement import PlacedTask
+    from gridtf.bootstrap.plan.placement import PlacedTask
 
 _SHARES_PORTS = (2, 3)  # the first version that reads TF_GRPC_REUSE_PORT
 

@@ -12,10 +12,11 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 
-from gridtf.bootstrap import local_dir, messages
-from gridtf.bootstrap.stream import Link, link_of
-from gridtf.bootstrap.supervisor import Supervisor
+from gridtf.bootstrap.agent import local_dir
+from gridtf.bootstrap.agent.supervisor import Supervisor
 from gridtf.bootstrap.system import System
+from gridtf.bootstrap.wire import messages
+from gridtf.bootstrap.wire.stream import Link, link_of
 from gridtf.errors import GridtfError, RunDirError, UsageError
 from gridtf.host import processes
 from gridtf.host.processes import signal_name
@@ -159,7 +160,7 @@ def supervise_agent(arguments: Sequence[str]) -> int:
     Returns:
         The agent's exit code, or one of agent.EXITS when it was killed.
     """
-    from gridtf.bootstrap import agent
+    from gridtf.bootstrap.agent import agent
 
     system = System()
     host = _resolve_host(arguments[0], system)
@@ -206,7 +207,7 @@ class AgentSupervisor:
         Returns:
             The agent's exit code, or one of agent.EXITS when it was killed.
         """
-        from gridtf.bootstrap.agent import KILLED, LEFTOVERS, ORPHANED
+        from gridtf.bootstrap.agent.agent import KILLED, LEFTOVERS, ORPHANED
 
         terminated = False
         while (end := agent.poll()) is None:

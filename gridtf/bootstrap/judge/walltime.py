@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from time import localtime, strftime
 
-from gridtf.bootstrap.progress import MOST_IDLE, Progress, output_dir, reached
+from gridtf.bootstrap.judge.progress import MOST_IDLE, Progress, output_dir, reached
+from gridtf.bootstrap.judge.verdict import Verdict
 from gridtf.bootstrap.system import System
-from gridtf.bootstrap.verdict import Verdict
 from gridtf.errors import GridtfError
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 
-from gridtf.bootstrap.placement import PlacedTask
+from gridtf.bootstrap.plan.placement import PlacedTask
 from gridtf.errors import GridtfError, RendezvousError
 from gridtf.host import sockets
 from gridtf.jobspec.request import Request

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
-from gridtf.bootstrap.supervisor import TaskProcess
+from gridtf.bootstrap.agent.supervisor import TaskProcess
 from gridtf.bootstrap.system import System
 
 _SHARE = 0.01  # of a core, below which a task does nothing

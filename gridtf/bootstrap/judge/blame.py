@@ -15,7 +15,7 @@ from gridtf.states import TaskState
 from gridtf.values import Value
 
 if TYPE_CHECKING:
-    from gridtf.bootstrap.placement import PlacedTask
+    from gridtf.bootstrap.plan.placement import PlacedTask
     from gridtf.run.rundir import Record
 
 # Parts of messages by which TensorFlow, and gRPC in it, tell that another task cannot be reached any more.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from gridtf import files
-from gridtf.bootstrap import local_dir
+from gridtf.bootstrap.agent import local_dir
 from gridtf.bootstrap.system import System
 from gridtf.host.processes import signal_name
 from gridtf.run.rundir import Record, cannot, open_log
@@ -17,7 +17,7 @@ from gridtf.states import NOT_RUN, TaskState, of_exit
 from gridtf.values import Fields, Value
 
 if TYPE_CHECKING:
-    from gridtf.bootstrap.logpump import LogPump
+    from gridtf.bootstrap.agent.logpump import LogPump
 
 _TOGETHER = 2.0  # seconds within which a signal to all processes of a job has reached all of them
 _PORT_LIMIT = 60.0  # seconds within which the port of a task that has failed is free again

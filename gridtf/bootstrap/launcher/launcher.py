@@ -15,15 +15,17 @@ from pathlib import Path
 from time import localtime, strftime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gridtf.bootstrap import local_dir, messages, verdict
-from gridtf.bootstrap.blame import FAILED, LOST
-from gridtf.bootstrap.heartbeat import interval
-from gridtf.bootstrap.hosts import AgentEndedError, HostMonitor, LauncherSilentError
-from gridtf.bootstrap.journal import Journal
-from gridtf.bootstrap.recorder import Recorder
-from gridtf.bootstrap.stream import Listener
+from gridtf.bootstrap.agent import local_dir
+from gridtf.bootstrap.judge import verdict
+from gridtf.bootstrap.judge.blame import FAILED, LOST
+from gridtf.bootstrap.judge.verdict import Verdict
+from gridtf.bootstrap.launcher.hosts import AgentEndedError, HostMonitor, LauncherSilentError
+from gridtf.bootstrap.launcher.journal import Journal
 from gridtf.bootstrap.system import System
-from gridtf.bootstrap.verdict import Verdict
+from gridtf.bootstrap.wire import messages
+from gridtf.bootstrap.wire.heartbeat import interval
+from gridtf.bootstrap.wire.recorder import Recorder
+from gridtf.bootstrap.wire.stream import Listener
 from gridtf.errors import (
     CleanedUpError,
     GridtfError,
@@ -46,11 +48,11 @@ from gridtf.text import counted, some
 from gridtf.values import Fields
 
 if TYPE_CHECKING:
-    from gridtf.bootstrap.attempts import Following
-    from gridtf.bootstrap.placement import PlacedTask
-    from gridtf.bootstrap.progress import Progress
-    from gridtf.bootstrap.rendezvous import AttemptPlan, Rendezvous
-    from gridtf.bootstrap.stalls import Stalls
+    from gridtf.bootstrap.judge.attempts import Following
+    from gridtf.bootstrap.judge.progress import Progress
+    from gridtf.bootstrap.launcher.stalls import Stalls
+    from gridtf.bootstrap.plan.placement import PlacedTask
+    from gridtf.bootstrap.plan.rendezvous import AttemptPlan, Rendezvous
     from gridtf.host.gpus import GpuGrant
 
 _SOON = 2.0  # seconds within which most hosts report; a host that is later may wait for something
@@ -208,7 +210,7 @@ class Launcher(Fields):
             end = Verdict(JobState.FAILED, f"the launcher could not continue: {error}", hint=f"see {self.run.log}")
         end = self._tear_down(end).noting(self.hosts.leftovers())
         if end.state == JobState.SAVED:
-            from gridtf.bootstrap import walltime
+            from gridtf.bootstrap.judge import walltime
 
             about = self.attempt, self.job_id, self.spec, self.scheduler, self.system.environ
             try:
@@ -235,7 +237,7 @@ class Launcher(Fields):
         Returns:
             The verdict with what was decided; and the attempt, None where there is none.
         """
-        from gridtf.bootstrap import attempts
+        from gridtf.bootstrap.judge import attempts
 
         history = self._history or attempts.History()
         again: Following | str = ""
@@ -338,7 +340,7 @@ class Launcher(Fields):
         try:
             return self.scheduler.start_again(self.system.environ) or end.exit_code
         except GridtfError as error:
-            from gridtf.bootstrap import walltime
+            from gridtf.bootstrap.judge import walltime
 
             end = walltime.not_again(end, error, self.job_id, self.scheduler)
             self.system.log(end.text())
@@ -402,7 +404,7 @@ class Launcher(Fields):
             self.allocation = self.scheduler.allocation(self.system.environ, self.request, wait)
         if self.following is None and not self.spec.restarts:
             return self.allocation
-        from gridtf.bootstrap import attempts
+        from gridtf.bootstrap.judge import attempts
 
         if self.following is None:
             self._history = attempts.History(reached=self._progress())
@@ -420,7 +422,7 @@ class Launcher(Fields):
 
     def _progress(self) -> Progress:
         """How far the job has come."""
-        from gridtf.bootstrap import progress
+        from gridtf.bootstrap.judge import progress
 
         return progress.reached(progress.output_dir(self.run, self.spec), self.hosts.tasks)
 
@@ -436,8 +438,8 @@ class Launcher(Fields):
         write_record(self.attempt.listener, record, mode=0o600)
 
     def _place(self, allocation: Allocation) -> AttemptPlan:
-        from gridtf.bootstrap.placement import place
-        from gridtf.bootstrap.rendezvous import AttemptPlan
+        from gridtf.bootstrap.plan.placement import place
+        from gridtf.bootstrap.plan.rendezvous import AttemptPlan
 
         spec = self.spec
         return AttemptPlan(
@@ -455,7 +457,8 @@ class Launcher(Fields):
 
     def _gather(self, plan: AttemptPlan) -> None:
         """Wait until every host has reported its ports, then write the rendezvous file and tell the agents."""
-        from gridtf.bootstrap import addresses, environment, fence, rendezvous, versions
+        from gridtf.bootstrap.agent import fence
+        from gridtf.bootstrap.plan import addresses, environment, rendezvous, versions
 
         begin = self.system.monotonic()
         while True:
@@ -516,7 +519,8 @@ class Launcher(Fields):
         Args:
             started: What runs, for the status.
         """
-        from gridtf.bootstrap import membership, stalls, walltime
+        from gridtf.bootstrap.judge import together, walltime
+        from gridtf.bootstrap.launcher import stalls
 
         policy = self.spec.success_policy
         leaders = _TimeLimit(self.spec.leader_wait, self.system)
@@ -563,7 +567,7 @@ class Launcher(Fields):
                 limit = f" {saving}" if now.saved else f" {leaders}" if now.leader else ""
                 how = f"{some(now.saved)} saved a checkpoint" if now.saved else f"{some(now.early)} ended"
                 waiting = f"{how}, waiting for {some(now.awaited)}{limit}" if now.awaited else ""
-                if separate is None and self.system.monotonic() - begin >= membership.SOON:
+                if separate is None and self.system.monotonic() - begin >= together.SOON:
                     separate = self._separate()
                 notes = (separate, self._own_folder, self._versions, self._unfenced, self._unrecorded)
                 self._report("running", "; ".join(filter(None, (stalled, started, waiting, *notes))))
@@ -583,9 +587,10 @@ class Launcher(Fields):
 
     def _import_all(self) -> None:
         """Import what is needed later, when the file system may not respond."""
-        from gridtf.bootstrap import agent, membership, ownfolders, supervisor
+        from gridtf.bootstrap.agent import agent, supervisor
+        from gridtf.bootstrap.judge import ownfolders, together
 
-        del agent, membership, ownfolders, supervisor
+        del agent, ownfolders, supervisor, together
 
     def _distributed(self) -> bool:
         """Whether a dataset was given to the data workers; True without data workers."""
@@ -595,17 +600,18 @@ class Launcher(Fields):
     def _separate(self) -> str:
         """The warning that the tasks train separately, or that one keeps the others waiting; for tasks that have had
         the time to join the cluster."""
-        from gridtf.bootstrap import environment, membership
+        from gridtf.bootstrap.judge import together
+        from gridtf.bootstrap.plan import environment
 
         members, records = environment.members(self.spec, self.tasks), self.hosts.tasks
-        found = membership.separate(self.tasks, records) or membership.absent(members, records)
+        found = together.separate(self.tasks, records) or together.absent(members, records)
         if found and not self._warned:
             self._warned = True
             self._notice(found.running, found.hint)
         return found.running if found else ""
 
     def _look_for_own_folders(self) -> None:
-        from gridtf.bootstrap import ownfolders
+        from gridtf.bootstrap.judge import ownfolders
 
         before, self._own_folder = self._own_folder, ownfolders.told(self.tasks, self.hosts.tasks)
         if self._own_folder and not before:
@@ -688,7 +694,7 @@ class Launcher(Fields):
         self.recorder.settle(_SETTLING)
         with contextlib.suppress(OSError):
             self.attempt.listener.unlink(missing_ok=True)
-        from gridtf.bootstrap.supervisor import Supervisor
+        from gridtf.bootstrap.agent.supervisor import Supervisor
 
         # Processes that a killed agent has left behind on this host are children of this process now.
         survivors = Supervisor([], self.system).tear_down(grace, self._tell_alive)
@@ -705,10 +711,11 @@ class Launcher(Fields):
         if end.state == JobState.NODE_FAIL:  # its reason names the one that was missed first
             return end.noting(also) if len(lost) > 1 else end
         if end.state != JobState.FAILED:
-            from gridtf.bootstrap import environment, membership, ownfolders
+            from gridtf.bootstrap.judge import ownfolders, together
+            from gridtf.bootstrap.plan import environment
 
             members = environment.members(self.spec, self.tasks)
-            end = membership.noted(end, self.tasks, members, self.hosts.tasks)
+            end = together.noted(end, self.tasks, members, self.hosts.tasks)
             return ownfolders.noted(end, self.tasks, self.hosts.tasks)
         if (cleaned := self.hosts.cleaned_up()) is not None:  # tasks that have failed may have done so for that
             self._error = cleaned
@@ -924,7 +931,7 @@ def launcher_addresses(allocation: Allocation, here: str, nodename: str) -> list
     """
     if all(host.address == LOOPBACK for host in allocation.hosts):
         return [LOOPBACK]
-    from gridtf.bootstrap.addresses import of_this_host
+    from gridtf.bootstrap.plan.addresses import of_this_host
     from gridtf.host.network import is_loopback
     from gridtf.schedulers.batch import same_host
 
@@ -959,7 +966,7 @@ class _TimeLimit:
 # One line: Grid Engine 6.2 and Open Cluster Scheduler hand a newline on to the other host as the two characters \\n.
 _AGENT_SUPERVISOR = (
     "import gc, sys; gc.disable(); sys.path[:] = {path!r}; "
-    "from gridtf.bootstrap.node import supervise_agent; sys.exit(supervise_agent(sys.argv[1:]))"
+    "from gridtf.bootstrap.agent.node import supervise_agent; sys.exit(supervise_agent(sys.argv[1:]))"
 )
 
 
@@ -977,7 +984,7 @@ def agent_call(
     """
 
     def main(arguments: Sequence[str], gpus: GpuGrant | None = None, /) -> int:
-        from gridtf.bootstrap import agent
+        from gridtf.bootstrap.agent import agent
 
         listener.close()
         return agent.main(arguments, gpus)

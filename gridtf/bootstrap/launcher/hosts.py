@@ -6,10 +6,11 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from gridtf.bootstrap import messages, verdict
-from gridtf.bootstrap.heartbeat import Watch, interval
-from gridtf.bootstrap.stream import Listener
+from gridtf.bootstrap.judge import verdict
 from gridtf.bootstrap.system import System
+from gridtf.bootstrap.wire import messages
+from gridtf.bootstrap.wire.heartbeat import Watch, interval
+from gridtf.bootstrap.wire.stream import Listener
 from gridtf.errors import CleanedUpError, GridtfError, HostLostError, TerminatedError
 from gridtf.host.processes import signal_name
 from gridtf.run.rundir import Attempt, Record, listdir
@@ -380,7 +381,7 @@ class HostMonitor(Fields):
     def _ended(self, end: AgentEnd) -> GridtfError:
         if end.error is not None:
             return end.error
-        from gridtf.bootstrap.agent import EXITS, NO_LAUNCHER
+        from gridtf.bootstrap.agent.agent import EXITS, NO_LAUNCHER
 
         who = f"the agent on host {end.host}" if end.host else "an agent"
         killed = signal_name(-end.code) if end.code < 0 else None

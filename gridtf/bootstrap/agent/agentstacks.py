@@ -10,10 +10,10 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from gridtf.bootstrap import stacks
 from gridtf.bootstrap.system import System
 from gridtf.contract import stacks_name
 from gridtf.host import procfs
+from gridtf.run import stacks
 from gridtf.run.rundir import Record
 
 _MOST_SECONDS = 4.0  # for all processes of a host; the launcher waits a little longer
