@@ -17,10 +17,11 @@ from gridtf.errors import PlacementError, SchedulerError, SpecError
 from gridtf.host import gpus
 from gridtf.jobspec.request import Request
 from gridtf.run.rundir import RunDir
-from gridtf.schedulers import batch
+from gridtf.schedulers import arrays, batch, commands, words
 from gridtf.schedulers.agents import NEEDS_ENVIRONMENT
 from gridtf.schedulers.api import AgentCall, AgentEnd, Allocation, GpuNeed, Host, JobIdentity, JobStatus, Plan, Wait
-from gridtf.schedulers.batch import Answer, BatchScheduler
+from gridtf.schedulers.batch import BatchScheduler
+from gridtf.schedulers.commands import Answer
 from gridtf.states import JobState
 
 Environ = Mapping[str, str]
@@ -53,7 +54,7 @@ class PBS(BatchScheduler):
     # --- on the login node
 
     def is_available(self, environ: Environ) -> bool:
-        return batch.on_path("qsub", environ) and batch.on_path("pbs_rstat", environ)  # Torque lacks the latter
+        return commands.on_path("qsub", environ) and commands.on_path("pbs_rstat", environ)  # Torque lacks the latter
 
     def parse_native(self, native: Sequence[str]) -> Mapping[str, str]:
         """``-q gpu -l walltime=1:0:0`` -> {"-q": "gpu", "-l": "walltime=1:0:0", "-l walltime": "1:0:0"}"""
@@ -75,7 +76,7 @@ class PBS(BatchScheduler):
             return ()
         text = native["-J"].partition("%")[0]  # %5: no more than five at a time
         hint = "write -J FIRST-LAST or -J FIRST-LAST:STEP, such as -J 0-15:2"
-        return batch.array_elements(text, lambda part: SpecError("native", f"-J {text} is no range", hint=hint))
+        return arrays.array_elements(text, lambda part: SpecError("native", f"-J {text} is no range", hint=hint))
 
     def directives(self, plan: Plan) -> tuple[str, ...]:
         request = plan.request
@@ -84,15 +85,15 @@ class PBS(BatchScheduler):
             raise SpecError(key, "all tasks of a PBS job run in one queue", hint="leave it out")
         if request.nodes[0] != request.nodes[1]:
             raise SpecError("nodes", "PBS takes a number of hosts, no range", hint=f"write {request.nodes[0]}")
-        own = {"-N": batch.word("name", request.name), "-l select": _select(request), "-l place": "scatter"}
+        own = {"-N": words.word("name", request.name), "-l select": _select(request), "-l place": "scatter"}
         if request.walltime is not None:
             own["-l walltime"] = str(request.walltime)  # in seconds
         named = (("-q", "partition"), ("-A", "account"))
-        own |= {option: batch.word(key, request.options[key]) for option, key in named if key in request.options}
+        own |= {option: words.word(key, request.options[key]) for option, key in named if key in request.options}
         own |= {"-S": "/bin/bash", "-j": "oe", "-r": "y"}
         # qsub refuses two selects, so the user's options replace gridtf's
         lines = [f"{key}{'=' if ' ' in key else ' '}{text}" for key, text in own.items() if key not in request.native]
-        return (*lines, *batch.native(plan.spec))
+        return (*lines, *words.native(plan.spec))
 
     def submit_command(self, plan: Plan) -> tuple[str, ...]:
         run = RunDir(plan.run_dir)

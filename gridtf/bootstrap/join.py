@@ -57,9 +57,8 @@ from gridtf.run.rundir import (
     write_record,
 )
 from gridtf.schedulers.api import Allocation, GpuNeed, Host, JobIdentity, RankVariables, Scheduler
-from gridtf.schedulers.batch import whole
 from gridtf.states import TaskState, of_exit
-from gridtf.text import counted, plain, some
+from gridtf.text import counted, plain, some, whole
 from gridtf.values import Fields, Value
 
 _LEADER = "rank-0"

@@ -239,10 +239,10 @@ class System:
 
     def own_folder(self, folder: Path, shared: Path) -> bool:
         """Whether each host has a folder of this name for itself, unlike a folder that all hosts are known to see."""
-        from gridtf.schedulers import batch
+        from gridtf.host import mounts
 
-        why = batch.of_one_host(folder)
-        return bool(why) and why != batch.of_one_host(shared)
+        why = mounts.of_one_host(folder)
+        return bool(why) and why != mounts.of_one_host(shared)
 
     def listening(self, ports: Collection[int], but: Collection[int] = ()) -> set[int]:
         """Those of these TCP ports on which a process of this host listens, without the sockets of these inodes."""

@@ -1,4 +1,4 @@
-"""What runs that gridtf has not submitted, of gridtf_run and gridtf_join, take from their scheduler and tell their user."""
+"""The name, and the place in the user's index, of jobs that gridtf has not submitted: gridtf_run and gridtf_join."""
 
 from __future__ import annotations
 

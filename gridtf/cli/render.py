@@ -16,8 +16,8 @@ from gridtf.jobspec import precheck
 from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.options import Table
 from gridtf.jobspec.spec import JobSpec
-from gridtf.report.secrets import secret
 from gridtf.run.rundir import RunDir
+from gridtf.secrets import secret
 from gridtf.text import counted, plain
 from gridtf.values import fields
 

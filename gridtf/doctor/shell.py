@@ -15,7 +15,7 @@ from gridtf.doctor import measure
 from gridtf.findings import Finding, Items, Level, Setting, missing
 from gridtf.jobspec.layers import expand
 from gridtf.jobspec.spec import JobSpec, container_programs, no_container_program
-from gridtf.schedulers import batch
+from gridtf.schedulers import commands
 from gridtf.text import toml
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def shell(spec: JobSpec, scheduler: Scheduler | None, environ: Mapping[str, str]
     given = dict(environ) if inherits else {name: environ[name] for name in ("HOME", "USER") if name in environ}
     given.setdefault("PATH", os.defpath)
     initial = _first_file(_MODULES, environ)
-    known = batch.run_command(["bash", "-c", "type -t module"], limit=_PATIENCE, environ=given).code == 0
+    known = commands.run_command(["bash", "-c", "type -t module"], limit=_PATIENCE, environ=given).code == 0
     yield from modules(known, initial, environ, spec)
 
 

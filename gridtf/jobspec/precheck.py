@@ -39,7 +39,6 @@ _PLACEHOLDER = re.compile(r"\{[a-z_]+\}")
 # Times whose plain numbers are minutes, as Slurm's --time -> the least number that is probably meant as seconds.
 _MINUTES = {"time": 24 * 60, "checkpoint_before": 1, "stall_after": 1}
 _LEAST_MIB = 128  # a Python needs a tenth of it, one that has loaded TensorFlow more than twice as much
-OF_A_HOST = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - each host has its own
 
 
 def check(spec: JobSpec, sources: Mapping[str, str]) -> None:
@@ -293,7 +292,7 @@ def _need_file(key: str, word: str, folder: Path, environ: Mapping[str, str]) ->
         return None
     if _exists(key, Path.exists, path):
         return path
-    own = [*OF_A_HOST, *filter(None, [environ.get("TMPDIR")])]
+    own = [*files.OF_A_HOST, *filter(None, [environ.get("TMPDIR")])]
     if word.startswith("/") and any(path.is_relative_to(place) for place in own):
         return None
     raise SpecError(key, f"there is no file {path}", hint=_near_file(word, path, folder))

@@ -131,7 +131,7 @@ def ask_directly(jobs: Sequence[JobIdentity], query: Query, clock: Callable[[], 
     try:
         return Answers(query(jobs), asked)
     except GridtfError as error:
-        from gridtf.schedulers.batch import NoAnswerError
+        from gridtf.schedulers.commands import NoAnswerError
 
         statuses = {job.job_id: JobStatus(JobState.UNKNOWN, error.what) for job in jobs}
         return Answers(statuses, asked, refused=not isinstance(error, NoAnswerError))

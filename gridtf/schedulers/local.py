@@ -56,7 +56,7 @@ sys.exit(run_job(sys.argv[1:]))"""
 class LocalScheduler(Scheduler):
     """Jobs on this machine.
 
-    A job's id is ``PID.HOST`` of the job runner that runs its script (bootstrap/node.py), or of the launcher of a job
+    A job's id is ``PID.HOST`` of the job runner that runs its script (bootstrap/agent/node.py), or of the launcher of a job
     that was not submitted.
     """
 

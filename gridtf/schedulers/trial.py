@@ -11,7 +11,7 @@ from gridtf.errors import GridtfError, SpecError, nearest
 from gridtf.findings import Finding, Items, Level, Setting, failure
 from gridtf.jobspec import config
 from gridtf.jobspec.spec import JobSpec
-from gridtf.schedulers import batch
+from gridtf.schedulers import commands
 from gridtf.schedulers.api import Plan, Scheduler
 from gridtf.text import some
 from gridtf.values import fields
@@ -84,7 +84,7 @@ def judge(
         plan = Plan(spec, scheduler.resolve(spec), folder, sys.executable, folder, given.sources)
         lines = [f"{scheduler.directive_prefix} {line}\n" for line in scheduler.directives(plan)]
         notes = check(plan.replace(script=f"#!/bin/bash\n{''.join(lines)}true\n"))
-    except batch.NoAnswerError:
+    except commands.NoAnswerError:
         raise
     except SpecError as error:
         yield failure(CHECK, config.located(error, given.sources))

@@ -21,7 +21,7 @@ from gridtf.errors import RunDirError
 from gridtf.run import recordtypes
 from gridtf.run.rundir import NOBODY, Record, read_record
 
-_HOOK = Path(__file__).resolve().parents[1] / "hook" / "sitecustomize.py"
+_HOOK = Path(__file__).resolve().parents[2] / "hook" / "sitecustomize.py"
 _COMMON = "/tmp"  # noqa: S108 - the name of the folder cannot be guessed, and one that exists is not used
 # Shared with forked processes alone, such as an agent, whose parent removes the folder where that is killed.
 # Other users cannot see it, unlike the nonce.

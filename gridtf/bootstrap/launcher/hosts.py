@@ -311,7 +311,7 @@ class HostMonitor(Fields):
         Args:
             here: The scheduler's name of this host.
         """
-        from gridtf.schedulers.batch import same_host
+        from gridtf.host.names import same_host
 
         others = [watch for host, watch in self._watches.items() if not same_host(host, here)]
         return bool(others) and all(watch.silence() > self.limit / 2 for watch in others)

@@ -355,7 +355,7 @@ class Launcher(Fields):
         return HostMonitor(self.attempt, self.listener, hosts, limit, agents, self._pause, self.system)
 
     def _run(self) -> Verdict:
-        from gridtf.schedulers.batch import SHARED_HINT, not_shared
+        from gridtf.host.mounts import SHARED_HINT, not_shared
 
         processes.need_open_files(0)
         self._record()
@@ -932,8 +932,8 @@ def launcher_addresses(allocation: Allocation, here: str, nodename: str) -> list
     if all(host.address == LOOPBACK for host in allocation.hosts):
         return [LOOPBACK]
     from gridtf.bootstrap.plan.addresses import of_this_host
+    from gridtf.host.names import same_host
     from gridtf.host.network import is_loopback
-    from gridtf.schedulers.batch import same_host
 
     known = [host.address or host.name for host in allocation.hosts if same_host(host.name, here)]
     own = [address for address in of_this_host(nodename) if not is_loopback(address)]

@@ -255,7 +255,7 @@ _OF_HOST_FIRST = frozenset({"GRIDTF_LOCAL_GPUS", "GRIDTF_LOCKS"})
 
 
 # The folder of the gridtf package.
-HOME = Path(__file__).resolve().parents[1]
+HOME = Path(__file__).resolve().parents[2]
 
 
 def package_folder(folder: Path) -> Path:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from gridtf import files
 from gridtf.errors import SchedulerError, SpecError
+from gridtf.host import names
 from gridtf.jobspec.options import of_scheduler
 from gridtf.jobspec.spec import spell
-from gridtf.schedulers import batch
+from gridtf.schedulers import batch, commands
 from gridtf.schedulers.api import (
     MPI_PLACE,
     AgentCall,
@@ -104,11 +105,11 @@ class GridEngine(batch.BatchScheduler):
         return super().resolve(spec, in_job=in_job)
 
     def is_available(self, environ: Mapping[str, str]) -> bool:
-        return "SGE_ROOT" in environ and batch.on_path("qsub", environ)  # other schedulers have a qsub, too
+        return "SGE_ROOT" in environ and commands.on_path("qsub", environ)  # other schedulers have a qsub, too
 
     def out_of_order(self, environ: Mapping[str, str]) -> str:
         root = environ.get("SGE_ROOT")
-        if batch.on_path("qsub", environ):
+        if commands.on_path("qsub", environ):
             return "" if root else "qsub is installed, but SGE_ROOT is not set (Grid Engine's settings.sh sets it)"
         lines = f"source {root}/{environ.get('SGE_CELL') or 'default'}/common/settings.sh, or load its module"
         return f"SGE_ROOT is set, but qsub is not on the PATH ({lines})" if root else ""
@@ -182,7 +183,7 @@ class GridEngine(batch.BatchScheduler):
 
         return query.submitted(plan)
 
-    def outcome_unknown(self, answer: batch.Answer) -> bool:
+    def outcome_unknown(self, answer: commands.Answer) -> bool:
         # failed receiving gdi request response for mid=1 (got syncron message receive timeout error).
         text = f"{answer.err}\n{answer.out}"
         return re.search(r"(fail|error)\w* receiving|receive timeout", text, re.IGNORECASE) is not None
@@ -226,31 +227,31 @@ class GridEngine(batch.BatchScheduler):
     def locate(self, command: str) -> str:
         return _locate(command, os.environ)
 
-    def unreachable(self, answer: batch.Answer) -> bool:
+    def unreachable(self, answer: commands.Answer) -> bool:
         text = f"{answer.err}\n{answer.out}"
         return any(re.search(pattern, text) for pattern in (_NO_QMASTER, _NO_CELL))
 
-    def unknown_job(self, answer: batch.Answer) -> bool:
+    def unknown_job(self, answer: commands.Answer) -> bool:
         # denied: job "4711" does not exist · job "4711" task "7" does not exist · Following jobs do not exist:
         return re.search(r"\bjobs?\b.* do(es)? not exist", f"{answer.err}\n{answer.out}", re.IGNORECASE) is not None
 
-    def message(self, answer: batch.Answer) -> str:
+    def message(self, answer: commands.Answer) -> str:
         """The most specific line of a command's error messages, without prefixes such as ``error:``."""
         lines = _lines(f"{answer.err}\n{answer.out}")
         specific = [line for line in reversed(lines) if re.search(_NO_QMASTER, line)]
         specific += [line for line in lines if re.search(_NO_CELL, line)] + _lines(answer.err or answer.out)[-1:]
         return specific[0] if specific else f"exit code {answer.code}"
 
-    def no_answer(self, message: str) -> batch.NoAnswerError:
+    def no_answer(self, message: str) -> commands.NoAnswerError:
         """The error for a qmaster that does not answer, or a cell that the commands do not find."""
         if re.search(_NO_CELL, message) and not re.search(_NO_QMASTER, message):
-            return batch.NoAnswerError(
+            return commands.NoAnswerError(
                 f"Grid Engine's commands do not find their cell: {message}",
                 hint="load Grid Engine's settings: `source $SGE_ROOT/$SGE_CELL/common/settings.sh` or `module load`",
             )
         host = _qmaster(os.environ)
         what = f"Grid Engine's qmaster{f' on {host}' if host else ''} does not answer: {message}"
-        return batch.NoAnswerError(what, hint=batch.TRY_LATER)
+        return commands.NoAnswerError(what, hint=commands.TRY_LATER)
 
     # --- inside a job
 
@@ -304,7 +305,7 @@ class GridEngine(batch.BatchScheduler):
         """What Grid Engine calls this host: HOSTNAME, unless it is another host's, as qsub -V may copy it."""
         name = os.uname().nodename
         given = environ.get("HOSTNAME", name)
-        return given if batch.same_host(given, name) else name
+        return given if names.same_host(given, name) else name
 
     def _instance(self, environ: Mapping[str, str]) -> str:
         """The queue instance of the job script."""

@@ -14,15 +14,16 @@ from typing import NoReturn
 
 from gridtf.errors import GridtfError, SchedulerError, SpecError, nearest
 from gridtf.findings import FIRST_TIME
+from gridtf.host.names import same_host
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.units import format_walltime
 from gridtf.schedulers.api import Plan
-from gridtf.schedulers.batch import Answer, same_host, whole
+from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.sge import scheduler
 from gridtf.schedulers.sge.directives import HOST, MEMORY, Resource, Slots, requests_gpus, resources, slots, whole_slots
 from gridtf.schedulers.sge.query import seconds
-from gridtf.text import counted, some, toml
+from gridtf.text import counted, some, toml, whole
 from gridtf.values import Value
 
 _PATIENCE = 20.0  # seconds, for a question to the qmaster

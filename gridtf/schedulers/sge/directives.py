@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from gridtf.errors import SpecError
 from gridtf.jobspec.request import Request
 from gridtf.run.rundir import RunDir
-from gridtf.schedulers import batch
+from gridtf.schedulers import arrays, words
 from gridtf.schedulers.api import Plan
-from gridtf.schedulers.batch import word
+from gridtf.schedulers.words import word
 from gridtf.text import counted
 from gridtf.values import Value
 
@@ -74,7 +74,7 @@ def array_elements(native: Mapping[str, str]) -> tuple[str, ...]:
         what = f"'-t {text}': {part!r} is not a range of array tasks"
         return SpecError("native", what, hint="write a range from 1 on, such as -t 1-16")
 
-    return batch.array_elements(text, complaint, least=1)
+    return arrays.array_elements(text, complaint, least=1)
 
 
 def native_has(request: Request, resource: str) -> bool:
@@ -270,8 +270,8 @@ def directives(plan: Plan, gpu: Resource | None = None) -> tuple[str, ...]:
     lines += [f"-l {resource}={amount}" for resource, amount in resources(request, wanted, gpu).items()]
     lines += [f"-q {word('partition', queue)}"] if queue is not None else []
     lines += [f"-P {word('account', account)}"] if account is not None else []
-    lines += [f"-{option} {value}" for option, value in batch.mail(request, _MAIL, "M").items()]
-    native = batch.native(plan.spec)
+    lines += [f"-{option} {value}" for option, value in words.mail(request, _MAIL, "M").items()]
+    native = words.native(plan.spec)
     # -soft holds to the end of its line in a script, and to the end of all options on a command line
     return (*lines, *([" ".join(native)] if "-soft" in " ".join(native).split() else native))
 

@@ -13,17 +13,17 @@ from pathlib import Path
 
 from gridtf.errors import GridtfError, HostLostError, SchedulerError
 from gridtf.host import procfs
+from gridtf.host.names import same_host, short_name
 from gridtf.host.processes import signal_name
 from gridtf.host.sockets import only_listens
 from gridtf.jobspec.request import Request
 from gridtf.schedulers.agents import NEEDS_ENVIRONMENT
 from gridtf.schedulers.api import AgentCall, AgentEnd, Allocation, Host, JobIdentity, JobStatus
-from gridtf.schedulers.batch import same_host, short_name, whole
 from gridtf.schedulers.sge import query
 from gridtf.schedulers.sge.directives import slots_in_job
 from gridtf.schedulers.sge.query import PER_HOST, PER_JOB, PER_SLOT, ResourceRequest
 from gridtf.states import JobState
-from gridtf.text import counted
+from gridtf.text import counted, whole
 from gridtf.values import Value
 
 # --- which job this is -------------------------------------------------------------------------------------------

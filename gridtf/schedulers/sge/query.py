@@ -15,11 +15,12 @@ from gridtf.errors import SchedulerError
 from gridtf.files import user_name
 from gridtf.run.rundir import RUN_ROOT, run_dirs_of
 from gridtf.schedulers.api import JobIdentity, JobStatus, Plan
-from gridtf.schedulers.batch import WORST_FIRST, Answer, array_status, indices, whole
+from gridtf.schedulers.arrays import WORST_FIRST, array_status, indices
+from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.sge import scheduler
 from gridtf.schedulers.sge.directives import parse_native
 from gridtf.states import JobState
-from gridtf.text import some
+from gridtf.text import some, whole
 from gridtf.values import Value
 
 if TYPE_CHECKING:

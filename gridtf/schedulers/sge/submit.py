@@ -21,8 +21,9 @@ from typing import Any
 from gridtf.errors import SchedulerError, UsageError
 from gridtf.host import processes
 from gridtf.schedulers.api import JobIdentity, Plan, SubmitResult
-from gridtf.schedulers.batch import Answer, NoAnswerError, run_command, whole
+from gridtf.schedulers.commands import Answer, NoAnswerError, run_command
 from gridtf.schedulers.sge import scheduler
+from gridtf.text import whole
 from gridtf.values import Value
 
 WAY = "GRIDTF_SGE_SUBMIT"  # auto (the default), drmaa, qsub

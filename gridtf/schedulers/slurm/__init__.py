@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gridtf import files
+from gridtf import files, text
 from gridtf.errors import PlacementError, SchedulerError, SpecError
 from gridtf.jobspec.request import Request
 from gridtf.run.rundir import RunDir
-from gridtf.schedulers import batch
+from gridtf.schedulers import arrays, batch, commands
 from gridtf.schedulers.api import (
     MPI_PLACE,
     AgentCall,
@@ -27,6 +27,7 @@ from gridtf.schedulers.api import (
     SubmitResult,
     Wait,
 )
+from gridtf.schedulers.commands import TRY_LATER, NoAnswerError
 from gridtf.schedulers.slurm import submit
 
 if TYPE_CHECKING:
@@ -93,19 +94,19 @@ class Slurm(batch.CommandScheduler):
             kept.pop("SLURM_CLUSTERS", None)
         return {**kept, "SLURM_TIME_FORMAT": "%s"}  # the user's own format may be one that cannot be read back
 
-    def message(self, answer: batch.Answer) -> str:
+    def message(self, answer: commands.Answer) -> str:
         return submit.complaint(f"{answer.err}\n{answer.out}") or answer.last_line
 
-    def unreachable(self, answer: batch.Answer) -> bool:
+    def unreachable(self, answer: commands.Answer) -> bool:
         return re.search(_UNREACHABLE, answer.err) is not None
 
-    def unknown_job(self, answer: batch.Answer) -> bool:
+    def unknown_job(self, answer: commands.Answer) -> bool:
         return "Invalid job id" in answer.err
 
-    def outcome_unknown(self, answer: batch.Answer) -> bool:
+    def outcome_unknown(self, answer: commands.Answer) -> bool:
         return re.search(_ANSWER_LOST, answer.err) is not None
 
-    def need_set_up(self, command: str, answer: batch.Answer) -> None:
+    def need_set_up(self, command: str, answer: commands.Answer) -> None:
         if answer.code and (missing := re.search(_NO_FILE, answer.err)):
             own = " (SLURM_CONF)" if os.environ.get("SLURM_CONF") == missing[1] else ""
             hint = "unset SLURM_CONF, or set it to the site's slurm.conf" if own else "ask the administrators"
@@ -114,16 +115,16 @@ class Slurm(batch.CommandScheduler):
             hint = "unset LD_LIBRARY_PATH, or load its modules after Slurm's"
             raise SchedulerError(f"{command} does not start: {wrong[0]}", hint=hint)
 
-    def no_answer(self, message: str) -> batch.NoAnswerError:
+    def no_answer(self, message: str) -> NoAnswerError:
         try:
-            ping = batch.run_command(["scontrol", "ping"], limit=5.0).out  # whatever its exit code
+            ping = commands.run_command(["scontrol", "ping"], limit=5.0).out  # whatever its exit code
         except SchedulerError:
             ping = ""
         hosts = " and ".join(re.findall(_PING, ping))
         where = f" on {hosts}" if hosts else ""
         if "is UP" in ping and "has not answered" in message:
-            return batch.NoAnswerError(f"{message}, although Slurm's controller{where} does", hint=batch.TRY_LATER)
-        return batch.NoAnswerError(f"Slurm's controller{where} does not answer: {message}", hint=batch.TRY_LATER)
+            return NoAnswerError(f"{message}, although Slurm's controller{where} does", hint=TRY_LATER)
+        return NoAnswerError(f"Slurm's controller{where} does not answer: {message}", hint=TRY_LATER)
 
     def try_run(self, argv: Sequence[str], *, limit: float) -> str | None:
         """Run a command whose output is useful but not necessary.
@@ -136,7 +137,7 @@ class Slurm(batch.CommandScheduler):
             Its standard output; None when it fails.
         """
         try:
-            answer = batch.run_command(argv, limit=limit, environ=self.command_environment())
+            answer = commands.run_command(argv, limit=limit, environ=self.command_environment())
         except SchedulerError:
             return None
         return None if answer.code else answer.out
@@ -149,7 +150,7 @@ class Slurm(batch.CommandScheduler):
     # --- on the login node
 
     def is_available(self, environ: Mapping[str, str]) -> bool:
-        if not batch.on_path("sbatch", environ):
+        if not commands.on_path("sbatch", environ):
             return False
         if "SLURM_CONF" in environ or files.exists("/etc/slurm/slurm.conf"):
             return True
@@ -157,7 +158,7 @@ class Slurm(batch.CommandScheduler):
         return self.try_run(["sbatch", "--version"], limit=5.0) is not None
 
     def out_of_order(self, environ: Mapping[str, str]) -> str:
-        found = batch.on_path("sbatch", environ)
+        found = commands.on_path("sbatch", environ)
         return "Slurm's sbatch is installed, but finds no configuration (see `sbatch --version`)" if found else ""
 
     def examine(self, environ: Mapping[str, str], given: Configured) -> Examination:
@@ -176,7 +177,7 @@ class Slurm(batch.CommandScheduler):
 
         if "array" not in native:
             return ()
-        return batch.array_elements(native["array"].partition("%")[0], complaint)  # %4: at most 4 at a time
+        return arrays.array_elements(native["array"].partition("%")[0], complaint)  # %4: at most 4 at a time
 
     def is_exclusive(self, request: Request) -> bool:
         return request.native.get("exclusive") in ("", "user", "topo")  # =mcs shares them with a group of users
@@ -213,7 +214,7 @@ class Slurm(batch.CommandScheduler):
         cluster = submit.parse_submitted(output)[1]  # in a federation
         return {"cluster": cluster} if cluster else {}
 
-    def remarks(self, answer: batch.Answer) -> Sequence[str]:
+    def remarks(self, answer: commands.Answer) -> Sequence[str]:
         said = submit.remarks(answer.err)
         return [f"sbatch says: {said}"] if said else []
 
@@ -305,7 +306,7 @@ class Slurm(batch.CommandScheduler):
             what = f"{old} does not share GPUs between steps, and {held[0]} has those of this job"
             raise PlacementError(what, hint=held[1])
         argv = injob.srun_command(allocation.hosts, call, environ)
-        parse_end = partial(injob.parse_failure, restarts=batch.whole(environ.get("SLURM_RESTART_COUNT", "")) or 0)
+        parse_end = partial(injob.parse_failure, restarts=text.whole(environ.get("SLURM_RESTART_COUNT", "")) or 0)
         return [StartedAgents(argv, injob.srun_environment(environ), call.log, parse_end)]
 
     def this_host(self, environ: Mapping[str, str]) -> str:

@@ -12,9 +12,8 @@ from gridtf.files import user_name
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.units import format_walltime, parse_memory, parse_nodes, parse_walltime
 from gridtf.schedulers.api import Plan
-from gridtf.schedulers.batch import whole
 from gridtf.schedulers.slurm import submit
-from gridtf.text import counted, toml
+from gridtf.text import counted, toml, whole
 from gridtf.values import Value
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from gridtf.findings import FIRST_TIME, Examination, Finding, Items, Level, Sett
 from gridtf.jobspec.config import Configured
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.units import format_walltime
-from gridtf.schedulers import batch, trial
+from gridtf.schedulers import commands, trial
 from gridtf.schedulers.slurm import advice
 from gridtf.schedulers.slurm.advice import Partition, list_partitions, show_gpus, show_walltime
 from gridtf.schedulers.slurm.query import parse_fields
@@ -69,10 +69,10 @@ def examine(slurm: Slurm, given: Configured) -> Examination:
 
 def _query(slurm: Slurm) -> Site:
     try:
-        answer = batch.run_command(["scontrol", "ping"], limit=_PATIENCE)  # the other commands try for long
-    except batch.NoAnswerError as error:
-        slurm.need_set_up("scontrol", batch.Answer(1, error.out, error.err))
-        raise SchedulerError(f"Slurm's controller does not answer: {error.what}", hint=batch.TRY_LATER) from None
+        answer = commands.run_command(["scontrol", "ping"], limit=_PATIENCE)  # the other commands try for long
+    except commands.NoAnswerError as error:
+        slurm.need_set_up("scontrol", commands.Answer(1, error.out, error.err))
+        raise SchedulerError(f"Slurm's controller does not answer: {error.what}", hint=commands.TRY_LATER) from None
     slurm.need_set_up("scontrol", answer)
     ping = answer.out
     if "is DOWN" in ping and "is UP" not in ping:

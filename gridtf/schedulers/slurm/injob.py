@@ -10,9 +10,8 @@ from gridtf.errors import CleanedUpError, GridtfError, PlacementError, Scheduler
 from gridtf.host.processes import signal_name
 from gridtf.jobspec.request import Request
 from gridtf.schedulers.api import AgentCall, AgentEnd, Allocation, Host
-from gridtf.schedulers.batch import whole
 from gridtf.schedulers.slurm.hostlist import counts, expand
-from gridtf.text import counted, some
+from gridtf.text import counted, some, whole
 
 # --- the allocation: sbatch(1), OUTPUT ENVIRONMENT VARIABLES -----------------------------------------------------
 

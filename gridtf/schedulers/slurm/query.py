@@ -17,10 +17,10 @@ from gridtf.files import user_name
 from gridtf.host.processes import killed_by
 from gridtf.run.rundir import RUN_ROOT, run_dirs_of
 from gridtf.schedulers.api import JobIdentity, JobStatus
-from gridtf.schedulers.batch import array_status, whole
+from gridtf.schedulers.arrays import array_status
 from gridtf.schedulers.slurm.hostlist import expand
 from gridtf.states import JobState
-from gridtf.text import some
+from gridtf.text import some, whole
 from gridtf.values import Value
 
 if TYPE_CHECKING:

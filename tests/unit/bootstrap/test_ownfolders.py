@@ -77,7 +77,7 @@ def test_folder_of_one_host_lies_elsewhere_than_the_run_directory(
     folder: str, shared: str, own: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mounts = "a / ext4 rw 0 0\nb:/x /nfs nfs4 rw 0 0\ntmpfs /mem tmpfs rw 0 0\n"
-    monkeypatch.setattr("gridtf.schedulers.batch.own_mounts", lambda: mounts)
+    monkeypatch.setattr("gridtf.host.mounts.own_mounts", lambda: mounts)
     assert System({}).own_folder(Path(folder), Path(shared)) is own
 
 

@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from gridtf.report.secrets import MASK, Masker, secret
+from gridtf.secrets import MASK, Masker, secret
 
 
 @pytest.mark.parametrize(

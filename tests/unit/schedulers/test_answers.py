@@ -15,7 +15,7 @@ from gridtf.errors import SchedulerError
 from gridtf.schedulers import answers, get
 from gridtf.schedulers.answers import Answers, Store
 from gridtf.schedulers.api import JobIdentity, JobStatus
-from gridtf.schedulers.batch import NoAnswerError
+from gridtf.schedulers.commands import NoAnswerError
 from tests.support.clocks import Clock
 from tests.support.states import PENDING, RUNNING, UNKNOWN
 

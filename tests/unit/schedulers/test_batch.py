@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gridtf.errors import SpecError
+from gridtf.host import mounts
 from gridtf.schedulers import batch
 from gridtf.schedulers.api import AgentEnd
 from gridtf.schedulers.sge import GridEngine
@@ -39,7 +40,7 @@ tmpfs /data tmpfs rw 0 0
     ],
 )
 def test_file_system_of_a_folder(folder: str, kind: str) -> None:
-    assert batch.file_system(Path(folder), MOUNTS)[1] == kind
+    assert mounts.file_system(Path(folder), MOUNTS)[1] == kind
 
 
 def test_run_directory_in_memory_is_refused() -> None:
@@ -70,7 +71,7 @@ from pathlib import Path
 from gridtf.host.processes import block_signals
 from gridtf.schedulers.agents import StartedAgents
 from gridtf.schedulers.api import AgentEnd
-from gridtf.schedulers.batch import run_command
+from gridtf.schedulers.commands import run_command
 
 block_signals()
 os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), int(sys.argv[1])))

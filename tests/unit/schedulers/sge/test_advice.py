@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gridtf.errors import SchedulerError, SpecError
-from gridtf.schedulers.batch import Answer
+from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.sge import GridEngine, advice, scheduler
 from gridtf.schedulers.sge.advice import PE, Cell, Queue, Requested
 from gridtf.schedulers.sge.directives import Resource

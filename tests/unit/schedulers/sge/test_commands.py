@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gridtf.errors import SchedulerError
-from gridtf.schedulers.batch import Answer, run_command
+from gridtf.schedulers.commands import Answer, run_command
 from gridtf.schedulers.sge import scheduler
 
 SELECT = "error: commlib error: got select error ({})\n"

@@ -10,7 +10,7 @@ import pytest
 
 from gridtf.errors import SchedulerError, SpecError
 from gridtf.schedulers.api import JobIdentity
-from gridtf.schedulers.batch import Answer
+from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.sge import advice, examine, gpu_grant, injob, query, scheduler
 from gridtf.schedulers.sge.advice import PE, Cell, Queue, Requested
 from gridtf.schedulers.sge.injob import HostLine

@@ -11,7 +11,7 @@ from gridtf.errors import SchedulerError
 from gridtf.findings import Examination, Finding, Level, Setting, collect
 from gridtf.jobspec.config import Configured
 from gridtf.jobspec.spec import JobSpec
-from gridtf.schedulers.batch import Answer
+from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.sge import advice, examine, scheduler
 from gridtf.schedulers.sge.advice import PE, Queue
 from gridtf.schedulers.sge.directives import Resource

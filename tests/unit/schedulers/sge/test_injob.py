@@ -18,11 +18,12 @@ from gridtf.bootstrap.launcher import launcher
 from gridtf.bootstrap.plan.placement import place
 from gridtf.errors import GridtfError, HostLostError, SchedulerError
 from gridtf.host import procfs
+from gridtf.host.names import same_host
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import RunDir
 from gridtf.schedulers.api import AgentCall, Host, JobIdentity
-from gridtf.schedulers.batch import Answer, same_host
+from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.sge import injob, query, scheduler
 from gridtf.schedulers.sge.directives import resources, slots
 from gridtf.schedulers.sge.injob import HostLine, ShepherdWatch, parse_hostfile

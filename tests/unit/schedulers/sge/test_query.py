@@ -7,7 +7,7 @@ import pytest
 
 from gridtf.errors import SchedulerError, SpecError
 from gridtf.schedulers.api import JobIdentity, JobStatus
-from gridtf.schedulers.batch import Answer
+from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.sge import advice, query, scheduler
 from gridtf.schedulers.sge.advice import Cell, Requested
 from gridtf.schedulers.sge.query import NO, PER_SLOT, ResourceRequest, job_state, seconds

@@ -15,7 +15,7 @@ import pytest
 from gridtf.errors import GridtfError, MaybeSubmittedError, SchedulerError, UsageError
 from gridtf.files import user_name
 from gridtf.schedulers.api import JobIdentity, Plan, SubmitResult
-from gridtf.schedulers.batch import NoAnswerError
+from gridtf.schedulers.commands import NoAnswerError
 from gridtf.schedulers.sge import GridEngine, drmaa_session, scheduler, submit
 from tests.support.rendering import plan
 

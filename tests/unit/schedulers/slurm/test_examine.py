@@ -12,7 +12,7 @@ from gridtf.errors import SchedulerError
 from gridtf.findings import Examination, Finding, Level, Setting, collect
 from gridtf.jobspec.config import Configured
 from gridtf.jobspec.spec import JobSpec
-from gridtf.schedulers.batch import Answer
+from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.slurm import Slurm, examine, scheduler
 from gridtf.schedulers.slurm.advice import parse_partitions
 

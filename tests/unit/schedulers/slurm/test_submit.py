@@ -8,7 +8,7 @@ import pytest
 
 from gridtf.errors import MaybeSubmittedError, SchedulerError
 from gridtf.schedulers.api import JobIdentity
-from gridtf.schedulers.batch import NoAnswerError
+from gridtf.schedulers.commands import NoAnswerError
 from gridtf.schedulers.slurm import scheduler, submit
 from tests.support.rendering import plan
 
