@@ -101,7 +101,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     run = RunDir(Path(spec.run_dir or Path(spec.run_root or RUN_ROOT) / f"{spec.title}-{member.step}").absolute())
     spec = named(spec, environ)  # not for the path: tasks that qrsh starts do not all have the name
     # only srun or mpirun knows the number of hosts, and of processes per host
-    request = scheduler.resolve(spec.replace(nodes=None, tasks_per_node=None), in_job=True)
+    request = scheduler.login.resolve(spec.replace(nodes=None, tasks_per_node=None), in_job=True)
     system = System(dict(environ))
     identity = _identity(scheduler, environ)
     job_id = environ.get("GRIDTF_JOB_ID") or (identity.job_id if identity else member.step)
@@ -121,7 +121,9 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         )
         record = _own_record(member, grant, grant.environment(environ), holder)
         fence.close(holder.held([record["port"]]))
-        return record | fence.record() | addresses.published(spec, scheduler.this_host(environ), record["address"])
+        return (
+            record | fence.record() | addresses.published(spec, scheduler.injob.this_host(environ), record["address"])
+        )
 
     joining = Joining(run, spec, request, member, own, system)
     if member.rank == 0:
@@ -146,7 +148,7 @@ def _identity(scheduler: Scheduler, environ: Mapping[str, str]) -> JobIdentity |
     if scheduler.name == "local":
         return None
     try:
-        return scheduler.identity(environ)
+        return scheduler.injob.identity(environ)
     except SchedulerError:  # gridtf cannot identify the job: the name of the step will do
         return None
 
@@ -177,7 +179,7 @@ def _own_gpus(
         logged = why
         system.sleep(seconds)
 
-    return scheduler.gpu_grant(system.environ, request, need, wait)
+    return scheduler.injob.gpu_grant(system.environ, request, need, wait)
 
 
 def _own_record(member: Member, grant: GpuGrant, environ: Mapping[str, str], holder: PortHolder) -> Record:
@@ -456,7 +458,7 @@ def member_of(environ: Mapping[str, str], scheduler: Scheduler) -> Member:
     Raises:
         UsageError: None of these variables is set, or their values are not valid.
     """
-    starters = (*scheduler.starters, RankVariables("RANK", "WORLD_SIZE"))
+    starters = (*scheduler.injob.starters, RankVariables("RANK", "WORLD_SIZE"))
     for starter in starters:
         if starter.rank in environ and starter.size in environ:
             return Member(*_numbers(starter.rank, starter.size, environ), _step(starter, environ, scheduler))
@@ -481,12 +483,12 @@ def _numbers(rank: str, size: str, environ: Mapping[str, str]) -> tuple[int, int
 def _step(starter: RankVariables, environ: Mapping[str, str], scheduler: Scheduler) -> str:
     """The name of this step: from the variables of srun or mpirun, else GRIDTF_JOB_ID, else the scheduler's."""
     parts = [environ.get(name, "") for name in starter.step]
-    if starter.reused and scheduler.restart_variable:
-        parts.append(environ.get(scheduler.restart_variable, "0"))
+    if starter.reused and scheduler.injob.restart_variable:
+        parts.append(environ.get(scheduler.injob.restart_variable, "0"))
     if not parts or not all(parts):
         parts = [environ.get("GRIDTF_JOB_ID", "")]
-    if not all(parts) and scheduler.start_variables and scheduler.is_current(environ):
-        start = (environ.get(name, "0") for name in scheduler.start_variables)
+    if not all(parts) and scheduler.injob.start_variables and scheduler.is_current(environ):
+        start = (environ.get(name, "0") for name in scheduler.injob.start_variables)
         parts = [text for text in start if text != "undefined"]  # Grid Engine's SGE_TASK_ID of a job that is no array
     if not all(parts):
         raise UsageError(

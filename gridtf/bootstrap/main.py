@@ -165,7 +165,7 @@ def launch(
     _refuse_copies(environ, scheduler)
     if request is None or request.scheduler != name:
         request = _resolve(scheduler, spec, sources)
-    identity = scheduler.identity(environ)
+    identity = scheduler.injob.identity(environ)
     run = _run_of(identity, spec, run_dir)
     need_ours(run.path)
     if goes_with_the_job(run.path, identity.job_id, environ):
@@ -186,7 +186,7 @@ def launch(
 
 def _resolve(scheduler: Scheduler, spec: JobSpec, sources: Mapping[str, str]) -> Request:
     try:
-        return scheduler.resolve(spec, in_job=True)
+        return scheduler.login.resolve(spec, in_job=True)
     except SpecError as error:
         from gridtf.jobspec import config
 
@@ -207,7 +207,7 @@ def goes_with_the_job(folder: Path, job_id: str, environ: Mapping[str, str]) -> 
 
 def _refuse_copies(environ: Mapping[str, str], scheduler: Scheduler) -> None:
     """Refuse to run as one of several launchers of a job, one in each task of srun or mpirun."""
-    sizes = (environ.get(names.size, "") for names in scheduler.starters if names.rank in environ)
+    sizes = (environ.get(names.size, "") for names in scheduler.injob.starters if names.rank in environ)
     copies = max((int(size) for size in sizes if re.fullmatch("[0-9]{1,18}", size)), default=1)
     if copies > 1:
         raise UsageError(

@@ -16,7 +16,7 @@ def named(spec: JobSpec, environ: Mapping[str, str]) -> JobSpec:
     if spec.name:
         return spec
     scheduler = schedulers.get(spec.scheduler or schedulers.around_this_process(environ))
-    return spec.replace(name=scheduler.given_name(environ))
+    return spec.replace(name=scheduler.injob.given_name(environ))
 
 
 def add_to_index(run: RunDir, record: Record, environ: Mapping[str, str]) -> None:

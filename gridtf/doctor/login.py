@@ -76,7 +76,7 @@ def examine(environ: Mapping[str, str], folder: Path, options: Given = ()) -> Ex
     work: Callable[[], Items | Examination]
     try:
         if site.scheduler:
-            work = partial(site.scheduler.examine, environ, site.given)
+            work = partial(site.scheduler.login.examine, environ, site.given)
             ask("scheduler", f"{title} has not answered all questions", work)
         root = Path(folder, site.given.spec.run_root or RUN_ROOT)
         work = partial(folders.run_root, site.given, site.scheduler, environ, folder, root)

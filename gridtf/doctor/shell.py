@@ -97,7 +97,7 @@ def shell(spec: JobSpec, scheduler: Scheduler | None, environ: Mapping[str, str]
         scheduler: The scheduler that jobs go to; None where there is none to use.
         environ: The environment.
     """
-    inherits = scheduler is None or scheduler.inherits_environment
+    inherits = scheduler is None or scheduler.login.inherits_environment
     program = shutil.which("python", path=environ.get("PATH"))
     if scheduler and not inherits:
         yield from environment(environ, spec, scheduler.title, program)

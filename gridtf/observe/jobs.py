@@ -95,7 +95,7 @@ def look(run: RunDir, since: float, begun: float | None = None) -> Seen:
 
 def accounting_delay(seen: JobView) -> float:
     """Seconds that the scheduler's accounting may still need to record how a job ended; 0 when that is known."""
-    return schedulers.get(seen.scheduler).accounting_delay if seen.unexplained and seen.scheduler else 0.0
+    return schedulers.get(seen.scheduler).login.accounting_delay if seen.unexplained and seen.scheduler else 0.0
 
 
 def _look(
@@ -163,7 +163,7 @@ def _query(
             continue
         name, job = record["scheduler"], JobIdentity.from_record(record)
         try:
-            servers.setdefault((name, schedulers.get(name).server(job, os.environ)), {})[run] = job
+            servers.setdefault((name, schedulers.get(name).login.server(job, os.environ)), {})[run] = job
         except GridtfError as error:  # there is no such scheduler
             statuses[run] = JobStatus(JobState.UNKNOWN, error.what)
     asked = time.monotonic()

@@ -109,7 +109,7 @@ def around_this_process(environ: Mapping[str, str]) -> str:
 
 def unannounced() -> str:
     """A note for a process that runs inside a job although its environment does not show it; usually empty."""
-    return next(filter(None, (scheduler.unannounced() for scheduler in _each())), "")
+    return next(filter(None, (scheduler.injob.unannounced() for scheduler in _each())), "")
 
 
 def without_place(environ: Mapping[str, str], scheduler: Scheduler | None = None) -> dict[str, str]:
@@ -186,7 +186,7 @@ def unused(spec: JobSpec, scheduler: Scheduler) -> tuple[str, ...]:
     others = dict.fromkeys([*(option.key for name in _WITH_OPTIONS for option in get(name).options), *spec.options])
     own = {option.key for option in scheduler.options}
     keys = [key for key in others if key not in own]
-    keys += [] if scheduler.takes_native else ["native"]
-    keys += [] if scheduler.requests_memory else ["mem", "mem_per_task"]
+    keys += [] if scheduler.login.takes_native else ["native"]
+    keys += [] if scheduler.login.requests_memory else ["mem", "mem_per_task"]
     chosen = [key for key in keys if spec.option(key) not in (None, (), getattr(type(spec), key, None))]
     return (f"{scheduler.title} ignores {', '.join(chosen)}",) if chosen else ()

@@ -85,12 +85,12 @@ def queue(scheduler: Scheduler, jobs: Sequence[JobIdentity], since: float) -> An
         jobs: The jobs.
         since: The earliest time (time.monotonic()) at which the scheduler may have been asked.
     """
-    return _ask(scheduler, jobs, since, scheduler.query, "queue")
+    return _ask(scheduler, jobs, since, scheduler.login.query, "queue")
 
 
 def accounting(scheduler: Scheduler, jobs: Sequence[JobIdentity], since: float) -> Answers:
     """The status of jobs in their scheduler's accounting; as queue."""
-    return _ask(scheduler, jobs, since, scheduler.accounting, "accounting")
+    return _ask(scheduler, jobs, since, scheduler.login.accounting, "accounting")
 
 
 def outdate(scheduler: Scheduler, job: JobIdentity) -> None:
@@ -108,7 +108,7 @@ def outdate(scheduler: Scheduler, job: JobIdentity) -> None:
 def _ask(scheduler: Scheduler, jobs: Sequence[JobIdentity], since: float, query: Query, kind: str) -> Answers:
     by_server: dict[str, list[JobIdentity]] = {}
     for job in jobs:
-        by_server.setdefault(scheduler.server(job, os.environ), []).append(job)
+        by_server.setdefault(scheduler.login.server(job, os.environ), []).append(job)
     statuses: dict[str, JobStatus] = {}
     asked = time.monotonic()
     for group in by_server.values():
@@ -139,7 +139,7 @@ def ask_directly(jobs: Sequence[JobIdentity], query: Query, clock: Callable[[], 
 
 def _store(scheduler: Scheduler, job: JobIdentity, kind: str) -> Store | None:
     """Where answers about this job are shared; None where they are not."""
-    server = scheduler.server(job, os.environ)
+    server = scheduler.login.server(job, os.environ)
     place = folder(os.environ) if server else None
     if place is None:
         return None

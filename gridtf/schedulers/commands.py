@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from gridtf.errors import SchedulerError
 from gridtf.files import unnamed
@@ -121,3 +122,96 @@ def which(program: str, environ: Mapping[str, str]) -> str | None:
 def on_path(program: str, environ: Mapping[str, str]) -> bool:
     """Whether a program is on the PATH of this environment."""
     return which(program, environ) is not None
+
+
+class Commands:
+    """The commands of a scheduler, on the login node and inside a job.
+
+    Attributes:
+        title: The scheduler's name in messages.
+        submit_patience: Time limit of the submit and the cancel command, in seconds.
+        query_patience: Time limit of the queue command, in seconds.
+    """
+
+    title: ClassVar[str]
+    submit_patience: ClassVar[float] = 60.0
+    query_patience: ClassVar[float] = 20.0
+
+    def locate(self, command: str) -> str:
+        """Path of a command of the scheduler; its bare name if it is to be found on the PATH."""
+        return command
+
+    def environment(self) -> dict[str, str]:
+        """Environment of all commands but the submit command: this process's own, with messages in English."""
+        return {**os.environ, "LC_ALL": "C"}
+
+    def unreachable(self, answer: Answer) -> bool:
+        """Whether a failed command reports that the scheduler's server does not answer. Pure."""
+        return False
+
+    def unknown_job(self, answer: Answer) -> bool:
+        """Whether a failed command reports that the scheduler does not, or no longer, know the job. Pure."""
+        return False
+
+    def outcome_unknown(self, answer: Answer) -> bool:
+        """Whether it is unknown, after a failed submit command, if the job was submitted. Pure."""
+        return False
+
+    def message(self, answer: Answer) -> str:
+        """The line of a failed command's output that states the error. Pure."""
+        return answer.last_line
+
+    def need_set_up(self, command: str, answer: Answer) -> None:
+        """Raise SchedulerError where a command could not begin, such as without its configuration or its libraries."""
+
+    def no_answer(self, message: str) -> NoAnswerError:
+        """The error for a server that does not answer."""
+        return NoAnswerError(f"{self.title} does not answer: {message}", hint=TRY_LATER)
+
+    def run(self, argv: Sequence[str], *, limit: float, text: str = "") -> Answer:
+        """Run a command of the scheduler.
+
+        Args:
+            argv: The command.
+            limit: Seconds that the command may take.
+            text: What it reads from standard input.
+
+        Returns:
+            Its exit code, which need not be 0, and output.
+
+        Raises:
+            NoAnswerError: When the command does not end in time, or the server does not answer.
+            SchedulerError: When the command cannot be run, or is killed.
+        """
+        try:
+            environ = self.environment()
+            answer = run_command([self.locate(argv[0]), *argv[1:]], limit=limit, environ=environ, text=text)
+        except NoAnswerError as error:
+            self.need_set_up(argv[0], Answer(1, error.out, error.err))
+            raise self.no_answer(f"{argv[0]} has not answered within {limit:g} s") from None
+        self.need_set_up(argv[0], answer)
+        if answer.code < 0:
+            from gridtf.host.processes import signal_name
+
+            raise SchedulerError(f"{argv[0]} was killed by {signal_name(-answer.code)}")
+        if answer.code and self.unreachable(answer):
+            raise self.no_answer(self.message(answer))
+        return answer
+
+    def printed(self, argv: Sequence[str], *, limit: float) -> str:
+        """Run a command of the scheduler that must succeed.
+
+        Args:
+            argv: The command.
+            limit: Seconds that the command may take.
+
+        Returns:
+            Its standard output.
+
+        Raises:
+            SchedulerError: As for run, and when the command fails.
+        """
+        answer = self.run(argv, limit=limit)
+        if answer.code:
+            raise SchedulerError(f"{argv[0]} has failed: {self.message(answer)}")
+        return answer.out

@@ -1,4 +1,4 @@
-"""Values in directive lines, which no shell reads. Pure."""
+"""Options that several schedulers have, and values in directive lines, which no shell reads. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,21 @@ import re
 from typing import TYPE_CHECKING
 
 from gridtf.errors import SpecError
-from gridtf.schedulers.batch import NOTIFY
+from gridtf.jobspec.options import of_scheduler
 
 if TYPE_CHECKING:
     from gridtf.jobspec.request import Request
     from gridtf.jobspec.spec import JobSpec
+
+# Where a job runs, and who pays for it.
+PLACE = (
+    of_scheduler("partition", "--partition -p --queue -q", "NAME", "Slurm's partition, Grid Engine's queue"),
+    of_scheduler("account", "--account -A --project", "NAME", "Slurm's account, Grid Engine's project"),
+)
+# For schedulers that can keep a job off some hosts.
+EXCLUDE = of_scheduler("exclude", "--exclude -x", "HOST[,HOST]", "hosts that the job must not use", kind="words")
+# For schedulers that send mail.
+NOTIFY = of_scheduler("notify", "--notify", "mail[:ADDRESS]", "have the scheduler send mail when the job ends")
 
 # Quotes, backslashes and # have a meaning in some scheduler's directives; whitespace ends a value.
 _WORD = re.compile(r"""[^\s'"`\\#-][^\s'"`\\#]*""")

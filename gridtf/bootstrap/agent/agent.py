@@ -217,7 +217,7 @@ class Agent(Fields):
         self._quiet = Quiet(plan.spec.seconds_to_stall, self.system)
         self._save_signal = SaveSignal(plan.spec.checkpoint_signal, self.system)
         self._interval = interval(plan.host_count, limit)
-        self._watch = Watch(limit, self.system, lambda: bool(scheduler.suspended(self.system.environ)))
+        self._watch = Watch(limit, self.system, lambda: bool(scheduler.injob.suspended(self.system.environ)))
         if self._link is not None:
             self._link.patience = max(limit / 4, 2.5 * self._interval)
         folders = local_dir.places(self.system.environ, self.nonce, self.host)
@@ -268,15 +268,15 @@ class Agent(Fields):
             entrance = containers.find(plan.spec, self.host, self.system.environ)
         owner, patience = f"{plan.spec.title}, job {plan.job_id}", rendezvous.GPU_SHARE * plan.spec.start_timeout
         need = GpuNeed(sum(task.gpus for task in mine), owner, patience)
-        grant = gpus or scheduler.gpu_grant(self.system.environ, plan.request, need, self._wait_for_gpus)
-        self._ignored, self._grant = scheduler.warnings, grant
+        grant = gpus or scheduler.injob.gpu_grant(self.system.environ, plan.request, need, self._wait_for_gpus)
+        self._ignored, self._grant = scheduler.injob.warnings, grant
         if self.attempt.number > 1:
             self._wait_for_gpu_memory(grant)
         self._waits = ""
         processes.need_open_files(len(mine) + 1 + fence.FILES)  # a port each, and MASTER_PORT
         shares = share_gpus(self.host, mine, grant.gpus)
         installed = self._installed(plan, grant)
-        exclusive = scheduler.is_exclusive(plan.request)
+        exclusive = scheduler.injob.is_exclusive(plan.request)
         self._fence = gates = fence.Fence(fence.wanted(plan.spec.fence, exclusive=exclusive), plan.secret, self.system)
         ports, master_port = self._publish(plan, holder, shares, installed, gates)
         meeting = self._wait_for_rendezvous()
@@ -336,7 +336,7 @@ class Agent(Fields):
             if self._plan is not None:
                 plan = rendezvous.plan_of(self._plan, self.attempt)
                 if self._environment is not None:
-                    own = self.scheduler_of(plan.request.scheduler).variables_of_host(plan.request)
+                    own = self.scheduler_of(plan.request.scheduler).injob.variables_of_host(plan.request)
                     environ = environment.merge_environment(self.system.environ, self._environment, own)
                     self.system.environ.clear()
                     self.system.environ.update(environ)
@@ -682,7 +682,7 @@ class Agent(Fields):
             if woken and min(silence, now - woken) > _WAKE_LIMIT:
                 self._end_launcher(launcher, silence, stopped=stopped)
                 return
-            if not woken and self._watch.lost() and scheduler.suspended(self.system.environ) is False:
+            if not woken and self._watch.lost() and scheduler.injob.suspended(self.system.environ) is False:
                 woken, stopped = now, self.system.is_stopped(launcher["pid"])
                 self.system.signal([launcher["pid"]], signal.SIGCONT)  # no effect on a process that was not stopped
             self._released = self.system.wait(_LOOKING) == STOP_SIGNAL or self._released
@@ -707,7 +707,7 @@ class Agent(Fields):
             while not over and (now := self.system.monotonic()) < due:
                 over = processes.is_end(self.system.wait(due - now))
             with contextlib.suppress(GridtfError):
-                if scheduler.give_back(self.system.environ) or over:
+                if scheduler.injob.give_back(self.system.environ) or over:
                     return
 
     def _end_launcher(self, launcher: Record, silence: float, *, stopped: bool) -> None:

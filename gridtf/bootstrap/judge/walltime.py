@@ -51,7 +51,7 @@ class EndOfJob:
         if now < self._next:
             return False
         try:
-            end = self._scheduler.end_of_job(self._system.environ, self._request, self._started)
+            end = self._scheduler.injob.end_of_job(self._system.environ, self._request, self._started)
         except GridtfError as error:
             if self._before is not None:
                 self._system.log(str(error))
@@ -170,7 +170,7 @@ def goes_on(
     if not spec.continuations:
         return end.replace(hint=hint)
     chain = _before(attempt).after(reached(output_dir(attempt.run, spec), records))
-    if why := _cancelled(attempt.run) or chain.why_over(spec.continuations) or scheduler.why_not_again(environ):
+    if why := _cancelled(attempt.run) or chain.why_over(spec.continuations) or scheduler.injob.why_not_again(environ):
         return end.replace(reason=f"{end.reason}; it is not started again: {why}", hint=hint, chain=chain.to_record())
     chain = chain.replace(links=chain.links + 1)
     reason = f"{end.reason}{_AGAIN.format(scheduler.title)} ({chain.links} of {spec.continuations})"

@@ -219,7 +219,7 @@ class Launcher(Fields):
                 end = walltime.not_again(end, error, self.job_id, self.scheduler)
         # who would report the end of this job to the scheduler
         if self.system.parent() != self._parent.pid:
-            self._orphaned = self.scheduler.parent_lost(self._parent)
+            self._orphaned = self.scheduler.injob.parent_lost(self._parent)
         return end
 
     @property
@@ -246,7 +246,7 @@ class Launcher(Fields):
             name = cause.get("task") or ""
             record, task_type = self.hosts.tasks.get(name, {}), name.partition(":")[0]
             limit = self.spec.kill_grace + _AGENT_MARGIN + self.spec.heartbeat_timeout
-            here = self.scheduler.this_host(self.system.environ)
+            here = self.scheduler.injob.this_host(self.system.environ)
             failure = attempts.Failure(
                 verdict=end,
                 in_vain=attempts.in_vain(
@@ -338,7 +338,7 @@ class Launcher(Fields):
     def _start_again(self, end: Verdict) -> int:
         """Have the scheduler start this job again; it may end this process at once. Returns the exit code."""
         try:
-            return self.scheduler.start_again(self.system.environ) or end.exit_code
+            return self.scheduler.injob.start_again(self.system.environ) or end.exit_code
         except GridtfError as error:
             from gridtf.bootstrap.judge import walltime
 
@@ -370,7 +370,7 @@ class Launcher(Fields):
         self._open(allocation)
         self.listener.expected = len(allocation.hosts)
         call = agent_call(self.attempt, self.nonce, self.spec, self.listener, restarted=self.following is not None)
-        agents = self.scheduler.start_agents(allocation, call, self.system.environ)
+        agents = self.scheduler.injob.start_agents(allocation, call, self.system.environ)
         hosts = [host.name for host in allocation.hosts]
         self.hosts = self._monitor(hosts, agents)
         self._tell_agents()
@@ -401,7 +401,7 @@ class Launcher(Fields):
         """The hosts of this attempt."""
         if self.allocation is None:
             wait = self._wait_for_allocation
-            self.allocation = self.scheduler.allocation(self.system.environ, self.request, wait)
+            self.allocation = self.scheduler.injob.allocation(self.system.environ, self.request, wait)
         if self.following is None and not self.spec.restarts:
             return self.allocation
         from gridtf.bootstrap.judge import attempts
@@ -428,7 +428,9 @@ class Launcher(Fields):
 
     def _open(self, allocation: Allocation) -> None:
         """Write where agents find the launcher, and the secret by which both sides know each other."""
-        addresses = launcher_addresses(allocation, self.scheduler.this_host(self.system.environ), self.system.host)
+        addresses = launcher_addresses(
+            allocation, self.scheduler.injob.this_host(self.system.environ), self.system.host
+        )
         record = {
             "nonce": self.nonce,
             "addresses": addresses,
@@ -529,7 +531,7 @@ class Launcher(Fields):
         end_of_job = walltime.EndOfJob(self.spec, self.request, self.scheduler, self.system)
         about = self.tasks, self.hosts, self.nonce, self.recorder, self.system
         self._stalls = stalls.Stalls(
-            self.spec.seconds_to_stall, *about, lambda: self.scheduler.suspended(self.system.environ)
+            self.spec.seconds_to_stall, *about, lambda: self.scheduler.injob.suspended(self.system.environ)
         )
         begin = self.system.monotonic()
         self.hosts.listen()
@@ -641,7 +643,7 @@ class Launcher(Fields):
         if now - self._last_pause - seconds > self.spec.heartbeat_timeout / 2:
             self._stall, self._woken = now - self._last_pause - seconds, now
         self._last_pause = now
-        if number is not None and (processes.is_end(number) or number in self.scheduler.last_warnings):
+        if number is not None and (processes.is_end(number) or number in self.scheduler.injob.last_warnings):
             raise _Terminated(number)
         if number == signal.SIGUSR1:
             self._request_checkpoint()
@@ -727,7 +729,7 @@ class Launcher(Fields):
     def _cancel(self) -> None:
         """Cancel this job at its scheduler."""
         try:
-            self.scheduler.cancel(JobIdentity(self.job_id))
+            self.scheduler.login.cancel(JobIdentity(self.job_id))
         except GridtfError as error:
             self.system.log(str(error))
 
@@ -788,10 +790,10 @@ class Launcher(Fields):
         Args:
             number: The signal that this process has received; None where only agents have received one.
         """
-        status = self.scheduler.termination_reason(self.system.environ, self._parent)
+        status = self.scheduler.injob.termination_reason(self.system.environ, self._parent)
         if status is None or status.state not in ENDED:
             return None
-        warned = number in self.scheduler.last_warnings or not self.scheduler.announces_limits
+        warned = number in self.scheduler.injob.last_warnings or not self.scheduler.injob.announces_limits
         if status.state == JobState.TIMEOUT and not warned:
             return None
         reason = status.reason or f"the scheduler reports {status.state}"
@@ -813,7 +815,7 @@ class Launcher(Fields):
         state = JobState.NODE_FAIL if isinstance(error, HostLostError) else JobState.FAILED
         cause = error.cause if isinstance(error, AgentEndedError) else None
         end = Verdict(state, error.what, why=error.why, hint=error.hint, cause=cause)
-        if state == JobState.NODE_FAIL and self.hosts.alone(self.scheduler.this_host(self.system.environ)):
+        if state == JobState.NODE_FAIL and self.hosts.alone(self.scheduler.injob.this_host(self.system.environ)):
             return end.replace(again=None)  # perhaps this host is cut off, and only the scheduler knows what happened
         return end
 

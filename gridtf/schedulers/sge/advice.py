@@ -20,7 +20,7 @@ from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.units import format_walltime
 from gridtf.schedulers.api import Plan
 from gridtf.schedulers.commands import Answer
-from gridtf.schedulers.sge import scheduler
+from gridtf.schedulers.sge.commands import sge
 from gridtf.schedulers.sge.directives import HOST, MEMORY, Resource, Slots, requests_gpus, resources, slots, whole_slots
 from gridtf.schedulers.sge.query import seconds
 from gridtf.text import counted, some, toml, whole
@@ -99,7 +99,7 @@ def _check(plan: Plan, limit: float) -> tuple[str, ...]:
 
 def _verify(how: str, script: str, *options: str, limit: float = _PATIENCE) -> Answer:
     """qsub -w HOW; options override those in the script's head."""
-    return scheduler.run(["qsub", "-w", how, *options], limit=limit, text=script)
+    return sge.run(["qsub", "-w", how, *options], limit=limit, text=script)
 
 
 def without_load(answer: Answer, requested: Requested) -> bool:
@@ -113,8 +113,8 @@ def _without_memory(plan: Plan, requested: Requested, limit: float) -> Answer:
     """What ``qsub -w v`` says of the job without its memory; no refusal where it cannot say more."""
     if plan.spec.native or MEMORY not in requested.resources:  # raw options may need the quotes of the script
         return Answer(0, "", "")
-    lines = (line for line in scheduler.directives(plan) if not line.startswith(f"-l {MEMORY}="))
-    answer = scheduler.run(["qsub", "-w", "v", *" ".join(lines).split(), "-b", "y", "true"], limit=limit)
+    lines = (line for line in plan.scheduler.login.directives(plan) if not line.startswith(f"-l {MEMORY}="))
+    answer = sge.run(["qsub", "-w", "v", *" ".join(lines).split(), "-b", "y", "true"], limit=limit)
     return Answer(0, "", "") if _LOAD.search(answer.err + answer.out) else answer
 
 
@@ -135,7 +135,7 @@ def _check_host(requested: Requested, limit: float) -> None:
         return
     queues = ["-q", ",".join(requested.queues)] if requested.queues else []
     trial = ["qsub", "-w", "v", "-l", f"{requested.gpu}={per_host}", *queues, "-b", "y", "true"]
-    answer = scheduler.run(trial, limit=limit)
+    answer = sge.run(trial, limit=limit)
     output = answer.err + answer.out
     if _IN_USE.search(output):
         return
@@ -158,7 +158,7 @@ def offered(output: str) -> dict[str, float]:
 def _unusable_queues() -> list[tuple[Queue, bool]]:
     """All queues, each with whether jobs can start there; empty where they can in every queue, or qconf is refused."""
     with contextlib.suppress(SchedulerError):  # a note is not worth more
-        usable = parse_usable(scheduler.run(["qstat", "-g", "c"], limit=_PATIENCE).out)
+        usable = parse_usable(sge.run(["qstat", "-g", "c"], limit=_PATIENCE).out)
         if not all(usable.values()):
             return [(queue, usable.get(queue.name, True)) for queue in known_queues()]
     return []
@@ -167,7 +167,7 @@ def _unusable_queues() -> list[tuple[Queue, bool]]:
 def _of_load(answer: Answer) -> str:
     """The reason that depends on the load: ``… because it offers only hl:mem_free=22.594G``."""
     reasons = without_verdict(answer)
-    line = next((line for line in reasons.err.splitlines() if " hl:" in line), scheduler.message(reasons))
+    line = next((line for line in reasons.err.splitlines() if " hl:" in line), sge.message(reasons))
     return without_job(line)
 
 
@@ -577,7 +577,7 @@ def known_names(option: str) -> list[str]:
 
 def qconf(*arguments: str) -> str:
     """The output of qconf; empty when it is refused, or what it is to show does not exist."""
-    answer = scheduler.run(["qconf", *arguments], limit=_PATIENCE)
+    answer = sge.run(["qconf", *arguments], limit=_PATIENCE)
     return "" if answer.code else answer.out
 
 
@@ -729,7 +729,7 @@ def refuse(answer: Answer, requested: Requested, cell: Cell) -> NoReturn:
         SpecError: With the key to blame, for what the user can change.
         SchedulerError: For any other reason, in qsub's words.
     """
-    output, last = answer.err or answer.out, scheduler.message(answer)
+    output, last = answer.err or answer.out, sge.message(answer)
     _refuse_names(output, requested, cell)
     _refuse_queues(requested, cell)
     _refuse_without(output, requested, cell)

@@ -15,9 +15,11 @@ from gridtf.findings import FIRST_TIME, Examination, Finding, Items, Level, Sett
 from gridtf.jobspec.config import Configured
 from gridtf.jobspec.units import format_walltime
 from gridtf.schedulers import trial
-from gridtf.schedulers.sge import advice, scheduler
+from gridtf.schedulers.api import Scheduler
+from gridtf.schedulers.sge import advice
 from gridtf.schedulers.sge.advice import PE, Queue, walltime, with_walltimes
-from gridtf.schedulers.sge.directives import Resource
+from gridtf.schedulers.sge.commands import sge
+from gridtf.schedulers.sge.directives import Resource, parse_native
 from gridtf.text import counted, some, toml
 from gridtf.values import Value
 
@@ -57,10 +59,11 @@ class Site(Value):
         return [queue for queue in self.queues if pe.name in queue.pes]
 
 
-def examine(given: Configured) -> Examination:
+def examine(scheduler: Scheduler, given: Configured) -> Examination:
     """Examine Grid Engine, as far as this host and this user see it.
 
     Args:
+        scheduler: Grid Engine.
         given: What files and variables set.
 
     Raises:
@@ -69,20 +72,20 @@ def examine(given: Configured) -> Examination:
     site = _query(given)
     if not site.config:
         return collect(judge(site, given))
-    return with_first_job(judge(site, given), lambda settings: first_job(site, given, settings))
+    return with_first_job(judge(site, given), lambda settings: first_job(scheduler, site, given, settings))
 
 
 # --- asking --------------------------------------------------------------------------------------------------------
 
 
 def _query(given: Configured) -> Site:
-    hosts = parse_hosts(scheduler.printed(["qhost"], limit=_PATIENCE))
-    version = scheduler.run(["qstat", "-help"], limit=_PATIENCE).out.partition("\n")[0].strip()
+    hosts = parse_hosts(sge.printed(["qhost"], limit=_PATIENCE))
+    version = sge.run(["qstat", "-help"], limit=_PATIENCE).out.partition("\n")[0].strip()
     config = dict(advice.pairs(advice.qconf("-sconf")))
     if not config:
         return Site(version, hosts, {})
     queues = advice.known_queues()
-    shown = advice.parse_usable(scheduler.printed(["qstat", "-g", "c"], limit=_PATIENCE))
+    shown = advice.parse_usable(sge.printed(["qstat", "-g", "c"], limit=_PATIENCE))
     own = dict(advice.pairs(advice.qconf("-suser", user_name(os.getuid()))))
     defaults = (own.get("default_project", ""), config.get("auto_user_default_project", ""))
     return Site(
@@ -108,7 +111,7 @@ def _pes(named: str, queues: Sequence[Queue]) -> list[PE]:
     return [pe for pe in asked if pe is not None]
 
 
-def first_job(site: Site, given: Configured, settings: Sequence[Setting]) -> Items:
+def first_job(scheduler: Scheduler, site: Site, given: Configured, settings: Sequence[Setting]) -> Items:
     """Check a job of the files, of the options and of this examination's settings as its submission does."""
     spec = trial.with_settings(given, settings)
     pe = next((pe for pe in site.pes if pe.name == spec.option("pe")), None)
@@ -348,7 +351,7 @@ def _time(site: Site, pe: PE | None, given: Configured) -> Items:
 
 
 def _forced(resources: Sequence[Resource], given: Configured) -> Items:
-    requested = scheduler.parse_native(given.spec.native)
+    requested = parse_native(given.spec.native)
     forced = [one for one in resources if one.forced and one.name != "h_rt" and f"l {one.name}" not in requested]
     forced = [one for one in forced if f"l {one.shortcut}" not in requested]
     if forced:

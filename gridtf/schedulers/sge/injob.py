@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gridtf.errors import GridtfError, HostLostError, SchedulerError
 from gridtf.host import procfs
@@ -18,13 +19,29 @@ from gridtf.host.processes import signal_name
 from gridtf.host.sockets import only_listens
 from gridtf.jobspec.request import Request
 from gridtf.schedulers.agents import NEEDS_ENVIRONMENT
-from gridtf.schedulers.api import AgentCall, AgentEnd, Allocation, Host, JobIdentity, JobStatus
+from gridtf.schedulers.api import (
+    AgentCall,
+    AgentEnd,
+    AgentHandle,
+    Allocation,
+    GpuNeed,
+    Host,
+    JobIdentity,
+    JobStatus,
+    Parent,
+    Wait,
+)
+from gridtf.schedulers.injob import BatchInJob
 from gridtf.schedulers.sge import query
+from gridtf.schedulers.sge.commands import locate
 from gridtf.schedulers.sge.directives import slots_in_job
 from gridtf.schedulers.sge.query import PER_HOST, PER_JOB, PER_SLOT, ResourceRequest
-from gridtf.states import JobState
+from gridtf.states import AGAIN_CODE, JobState
 from gridtf.text import counted, whole
 from gridtf.values import Value
+
+if TYPE_CHECKING:
+    from gridtf.host.gpus import GpuGrant
 
 # --- which job this is -------------------------------------------------------------------------------------------
 
@@ -538,3 +555,94 @@ def suspended(job_id: str) -> bool | None:
     except SchedulerError:
         return None
     return row is not None and not query.SUSPENDED.keys().isdisjoint(row.state)
+
+
+class GridEngineInJob(BatchInJob):
+    """Reads the allocation of a job of Grid Engine's, and starts its agents."""
+
+    warnings = frozenset({signal.SIGUSR1, signal.SIGUSR2})  # qsub(1), -notify: before STOP, before KILL
+    last_warnings = frozenset({signal.SIGUSR2})
+    announces_limits = True
+    # What sge_shepherd sets on each host: its temporary folder, the queue instance, resource maps.
+    host_variables = re.compile(
+        r"HOSTNAME|TMPDIR|TMP|QUEUE|ARC|SGE_(ARCH|BINARY_PATH|JOB_SPOOL_DIR|STD(IN|OUT|ERR)_PATH|HGR_.*|GPU)|"
+        r"PE_HOSTFILE"
+    )
+    start_variables = ("JOB_ID", "SGE_TASK_ID", "RESTARTED")
+    name_variable = "JOB_NAME"
+    identity = staticmethod(identity)
+
+    def allocation(self, environ: Mapping[str, str], request: Request, wait: Wait) -> Allocation:
+        from gridtf.host import gpus
+        from gridtf.host.processes import tell
+
+        lines = allocated_hosts(environ, self.this_host(environ))
+        given = allocation(lines, request, lambda: query.job_requests(environ["JOB_ID"]))
+        for note in (
+            unused_gpus(given, request, lambda: gpus.present(environ)),
+            narrow_binding(lines),
+            other_layout(given, request, environ.get("PE", "")),
+        ):
+            if note:
+                tell(note)
+        return given
+
+    def start_agents(
+        self, allocation: Allocation, call: AgentCall, environ: Mapping[str, str]
+    ) -> Sequence[AgentHandle]:
+        """The agent of this host is forked: qrsh takes a second, and may not be allowed here (job_is_first_task)."""
+        watch = ShepherdWatch(self.this_host(environ))
+        return [*super().start_agents(allocation, call, environ), watch]
+
+    def is_exclusive(self, request: Request) -> bool:
+        # complex(5): so sites call their resource of relation EXCL
+        return any(request.native.get(f"l {name}", "").lower() in ("1", "true") for name in ("exclusive", "excl"))
+
+    def this_host(self, environ: Mapping[str, str]) -> str:
+        """What Grid Engine calls this host: HOSTNAME, unless it is another host's, as qsub -V may copy it."""
+        name = os.uname().nodename
+        given = environ.get("HOSTNAME", name)
+        return given if same_host(given, name) else name
+
+    def _instance(self, environ: Mapping[str, str]) -> str:
+        """The queue instance of the job script."""
+        return f"{environ.get('QUEUE', '')}@{self.this_host(environ)}"
+
+    def unannounced(self) -> str:
+        if shepherd_pid() is None:
+            return ""
+        return (
+            "this shell belongs to a Grid Engine job, but lacks the job's variables (qlogin): tasks run on this host "
+            "only; `qrsh -pe PE SLOTS bash` starts a shell that knows the job's hosts"
+        )
+
+    def agent_command(self, host: str, call: AgentCall, environ: Mapping[str, str]) -> Sequence[str]:
+        return qrsh_command(locate("qrsh", environ), host, call)
+
+    def agent_end(self, host: str, code: int, printed: Sequence[str]) -> AgentEnd:
+        return agent_end(host, os.environ.get("PE", ""), code, printed)
+
+    def gpu_grant(self, environ: Mapping[str, str], request: Request, need: GpuNeed, wait: Wait) -> GpuGrant:
+        resource, variable = request.options["gpu_resource"], request.options.get("gpu_variable")
+        from gridtf.schedulers.sge.gpu_grant import gpu_grant
+
+        return gpu_grant(environ, resource, need, wait, variable)
+
+    def variables_of_host(self, request: Request) -> re.Pattern[str] | None:
+        variable = request.options.get("gpu_variable")
+        return re.compile(f"{self.host_variables.pattern}|{variable}") if variable else self.host_variables
+
+    def termination_reason(self, environ: Mapping[str, str], parent: Parent) -> JobStatus | None:
+        return termination_reason(identity(environ).job_id, self._instance(environ))
+
+    def end_of_job(self, environ: Mapping[str, str], request: Request, started: float) -> float | None:
+        return end_of_job(environ["JOB_ID"], self._instance(environ), request.walltime, started)
+
+    def why_not_again(self, environ: Mapping[str, str]) -> str:
+        return why_not_again(identity(environ).job_id)
+
+    def start_again(self, environ: Mapping[str, str]) -> int | None:
+        return AGAIN_CODE
+
+    def suspended(self, environ: Mapping[str, str]) -> bool | None:
+        return suspended(identity(environ).job_id)

@@ -17,7 +17,7 @@ from gridtf.run.rundir import RUN_ROOT, run_dirs_of
 from gridtf.schedulers.api import JobIdentity, JobStatus, Plan
 from gridtf.schedulers.arrays import WORST_FIRST, array_status, indices
 from gridtf.schedulers.commands import Answer
-from gridtf.schedulers.sge import scheduler
+from gridtf.schedulers.sge.commands import sge
 from gridtf.schedulers.sge.directives import parse_native
 from gridtf.states import JobState
 from gridtf.text import some, whole
@@ -97,9 +97,9 @@ def statuses(output: str, jobs: Iterable[JobIdentity]) -> dict[str, JobStatus]:
 
 
 def _qstat(*arguments: str, limit: float | None = None) -> Answer:
-    answer = scheduler.run(["qstat", "-xml", *arguments], limit=limit or scheduler.query_patience)
-    if answer.code and not scheduler.unknown_job(answer):
-        raise SchedulerError(f"qstat has failed: {scheduler.message(answer)}")
+    answer = sge.run(["qstat", "-xml", *arguments], limit=limit or sge.query_patience)
+    if answer.code and not sge.unknown_job(answer):
+        raise SchedulerError(f"qstat has failed: {sge.message(answer)}")
     return answer
 
 
@@ -519,9 +519,9 @@ def accounting(jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
         number, _, element = job.job_id.partition(".")
         which = ["-j", number, *(["-t", element] if element else [])]
         try:
-            answer = scheduler.run(["qacct", "-m", *which], limit=remaining)  # -m: no records of tasks on other hosts
+            answer = sge.run(["qacct", "-m", *which], limit=remaining)  # -m: no records of tasks on other hosts
             if answer.code and "not found" not in answer.err:  # older versions have no -m
-                answer = scheduler.run(["qacct", *which], limit=max(0.1, until - time.monotonic()))
+                answer = sge.run(["qacct", *which], limit=max(0.1, until - time.monotonic()))
         except SchedulerError:
             break
         status = accounted_status(blocks(answer.out), job) if answer.code == 0 else None
@@ -664,7 +664,7 @@ def forbids_reschedule(*, limit: float) -> bool:
     Raises:
         SchedulerError: When the qmaster does not answer.
     """
-    shown = scheduler.run(["qconf", "-sconf"], limit=limit).out
+    shown = sge.run(["qconf", "-sconf"], limit=limit).out
     return re.search(r"(?i)\bFORBID_RESCHEDULE=(true|1)\b", shown) is not None
 
 
@@ -683,7 +683,7 @@ def run_dirs(job_id: str) -> list[Path]:
     Raises:
         SchedulerError: When the qmaster does not answer.
     """
-    answer = scheduler.run(["qstat", "-j", job_id.partition(".")[0]], limit=20.0)
+    answer = sge.run(["qstat", "-j", job_id.partition(".")[0]], limit=20.0)
     values = {} if answer.code else dict(re.findall(r"^(\w+): +(\S.*?) *$", answer.out, re.MULTILINE))
     log = values.get("stdout_path_list", "").rpartition(":")[2]  # NONE:NONE:/runs/x/job.log
     folders = run_dirs_of(Path(log)) if log else []

@@ -22,7 +22,8 @@ from gridtf.errors import SchedulerError, UsageError
 from gridtf.host import processes
 from gridtf.schedulers.api import JobIdentity, Plan, SubmitResult
 from gridtf.schedulers.commands import Answer, NoAnswerError, run_command
-from gridtf.schedulers.sge import scheduler
+from gridtf.schedulers.login import CommandLogin
+from gridtf.schedulers.sge.commands import sge
 from gridtf.text import whole
 from gridtf.values import Value
 
@@ -71,10 +72,11 @@ class SessionRequest(Value):
     environ: Mapping[str, str | None]
 
 
-def submit(plan: Plan, by_qsub: Callable[[Plan], SubmitResult]) -> SubmitResult:
+def submit(login: CommandLogin, plan: Plan, by_qsub: Callable[[Plan], SubmitResult]) -> SubmitResult:
     """Submit a plan's script by DRMAA or by qsub.
 
     Args:
+        login: Grid Engine on the login node.
         plan: The submission.
         by_qsub: Submits it by qsub.
 
@@ -91,7 +93,7 @@ def submit(plan: Plan, by_qsub: Callable[[Plan], SubmitResult]) -> SubmitResult:
     notes: tuple[str, ...] = ()
     if way != "qsub":
         try:
-            return _marked(_by_drmaa(plan), "drmaa")
+            return _marked(_by_drmaa(login, plan), "drmaa")
         except _NoDrmaaError as error:
             if way == "drmaa":
                 raise SchedulerError(
@@ -116,10 +118,10 @@ def parse_job_id(output: str) -> str:
 # --- by DRMAA ----------------------------------------------------------------------------------------------------
 
 
-def _by_drmaa(plan: Plan) -> SubmitResult:
+def _by_drmaa(login: CommandLogin, plan: Plan) -> SubmitResult:
     if find_spec("drmaa") is None:
         raise _NoDrmaaError("the Python package drmaa is not installed (pip install drmaa)")
-    command, patience = scheduler.submit_command(plan), scheduler.submit_patience
+    command, patience = login.submit_command(plan), sge.submit_patience
     request = SessionRequest(
         native=native_specification(command),
         tasks=task_range(plan.request.elements),
@@ -134,8 +136,8 @@ def _by_drmaa(plan: Plan) -> SubmitResult:
         answer = run_command(session, limit=patience, environ=environ, text=plan.script)
     except NoAnswerError as error:
         if "submitting" in messages(error.out):
-            return scheduler.look_for(plan, f"DRMAA has not answered within {patience:g} s")
-        raise scheduler.no_answer(f"DRMAA has not answered within {patience:g} s") from None
+            return login.look_for(plan, f"DRMAA has not answered within {patience:g} s")
+        raise sge.no_answer(f"DRMAA has not answered within {patience:g} s") from None
     reported = messages(answer.out)
     if "job_id" in reported:  # whatever happened to the session after that
         return SubmitResult(JobIdentity(str(reported["job_id"])))
@@ -149,9 +151,9 @@ def _by_drmaa(plan: Plan) -> SubmitResult:
         failed = " ".join(str(reported["failed"]).split())
         if os.fsdecode(SCRIPT) in failed:  # error opening /proc/self/fd/0: No such file or directory
             raise _NoDrmaaError(failed)
-        return scheduler.not_submitted(plan, Answer(1, "", failed))
+        return login.not_submitted(plan, Answer(1, "", failed))
     if "submitting" in reported:
-        return scheduler.look_for(plan, f"DRMAA's session has {_ended(answer.code)}")
+        return login.look_for(plan, f"DRMAA's session has {_ended(answer.code)}")
     raise _NoDrmaaError(f"its session has {_ended(answer.code)}: {answer.last_line}")
 
 
@@ -256,8 +258,8 @@ def cancel_by_force(job: JobIdentity, command: Sequence[str]) -> None:
         SchedulerError: When this user may not, or the qmaster does not answer.
     """
     if may_force():
-        answer = scheduler.run(command, limit=_FORCE)
-        if not answer.code or scheduler.unknown_job(answer):
+        answer = sge.run(command, limit=_FORCE)
+        if not answer.code or sge.unknown_job(answer):
             return
     raise SchedulerError(
         f"job {job.job_id} is marked as deleted, but its hosts do not report that it has ended",
@@ -272,12 +274,12 @@ def may_force() -> bool:
     Returns:
         True also where qconf is refused: then qdel has to be tried.
     """
-    answer = scheduler.run(["qconf", "-sconf"], limit=scheduler.submit_patience)
+    answer = sge.run(["qconf", "-sconf"], limit=sge.submit_patience)
     if answer.code or _MAY_FORCE.search(answer.out):
         return True
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return True
-    lists = (scheduler.run(["qconf", option], limit=scheduler.submit_patience) for option in ("-sm", "-so"))
+    lists = (sge.run(["qconf", option], limit=sge.submit_patience) for option in ("-sm", "-so"))
     return any(user in answer.out.split() for answer in lists)

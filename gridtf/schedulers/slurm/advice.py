@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from gridtf.errors import SchedulerError, SpecError, nearest
 from gridtf.files import user_name
@@ -13,11 +13,9 @@ from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.units import format_walltime, parse_memory, parse_nodes, parse_walltime
 from gridtf.schedulers.api import Plan
 from gridtf.schedulers.slurm import submit
+from gridtf.schedulers.slurm.commands import complaint, slurm
 from gridtf.text import counted, toml, whole
 from gridtf.values import Value
-
-if TYPE_CHECKING:
-    from gridtf.schedulers.slurm import Slurm
 
 Parsed = TypeVar("Parsed")
 Default = TypeVar("Default")
@@ -93,11 +91,10 @@ class Partition(Value):
         return max((of(group) for group in self.nodes), default=0)
 
 
-def query_partitions(slurm: Slurm, *, limit: float | None = None, clusters: Sequence[str] = ()) -> list[Partition]:
+def query_partitions(*, limit: float | None = None, clusters: Sequence[str] = ()) -> list[Partition]:
     """Query sinfo for the partitions of this site.
 
     Args:
-        slurm: The scheduler, which runs the command.
         clusters: The clusters; empty: the one that commands ask by default.
         limit: Seconds that sinfo may take; None: as any question to the queue.
 
@@ -428,11 +425,10 @@ _OTHERS = (
 )
 
 
-def check(slurm: Slurm, plan: Plan, *, limit: float | None = None) -> tuple[str, ...]:
+def check(plan: Plan, *, limit: float | None = None) -> tuple[str, ...]:
     """Check with sbatch --test-only, and against the site's partitions, whether Slurm would accept and start a job.
 
     Args:
-        slurm: The scheduler, which runs the commands.
         plan: The submission, with its script.
         limit: Seconds that each command may take; None: as any question to the queue.
 
@@ -451,11 +447,11 @@ def check(slurm: Slurm, plan: Plan, *, limit: float | None = None) -> tuple[str,
     if answer.code == 0 and all(request.time is None for request in requests):
         return tuple(notes)
     try:
-        partitions = query_partitions(slurm, limit=limit, clusters=submit.clusters(plan, os.environ))
+        partitions = query_partitions(limit=limit, clusters=submit.clusters(plan, os.environ))
     except SchedulerError:  # such as with PrivateData=partitions
         partitions = []
     output = f"{answer.err}\n{answer.out}"
-    available = _available(slurm, output) if answer.code else ""
+    available = _available(output) if answer.code else ""
     return (*notes, *judge(requests, answer.code, output, partitions, available=available))
 
 
@@ -484,7 +480,7 @@ def judge(
         SchedulerError: When Slurm refuses the job for another reason.
     """
     # sbatch marks most of its errors, but not all
-    message = submit.complaint(output) or "; ".join(filter(None, output.splitlines())) or f"exit code {code}"
+    message = complaint(output) or "; ".join(filter(None, output.splitlines())) or f"exit code {code}"
     shape = _SHAPE.search(output) is not None
     for request in requests:
         _refuse(request, partitions, [_too_long, *([_too_large, _too_much] if code and shape else [])])
@@ -506,12 +502,12 @@ def judge(
     raise SchedulerError(f"Slurm would refuse this job: {message}", hint=f"the site has {offers}" if offers else "")
 
 
-def _available(slurm: Slurm, output: str) -> str:
+def _available(output: str) -> str:
     """The accounts or QOS that the user may use, when sbatch has refused one; empty where sacctmgr lists none."""
     invalid = re.search(r"invalid (account|qos)", output, re.IGNORECASE)
     if invalid is None:
         return ""
-    return list_available(associations(slurm, invalid[1].lower(), limit=5.0))
+    return list_available(associations(invalid[1].lower(), limit=5.0))
 
 
 def list_available(names: Sequence[str] | None) -> str:
@@ -519,11 +515,10 @@ def list_available(names: Sequence[str] | None) -> str:
     return f"available to you: {', '.join(names)}" if names else ""
 
 
-def associations(slurm: Slurm, column: str, *, limit: float) -> list[str] | None:
+def associations(column: str, *, limit: float) -> list[str] | None:
     """Query sacctmgr for what the user's associations have in a column.
 
     Args:
-        slurm: The scheduler, which runs the command.
         column: ``account`` or ``qos``.
         limit: Seconds that sacctmgr may take.
 

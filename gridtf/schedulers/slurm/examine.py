@@ -17,12 +17,13 @@ from gridtf.jobspec.units import format_walltime
 from gridtf.schedulers import commands, trial
 from gridtf.schedulers.slurm import advice
 from gridtf.schedulers.slurm.advice import Partition, list_partitions, show_gpus, show_walltime
+from gridtf.schedulers.slurm.commands import slurm
 from gridtf.schedulers.slurm.query import parse_fields
 from gridtf.text import counted, some
 from gridtf.values import Value
 
 if TYPE_CHECKING:
-    from gridtf.schedulers.slurm import Slurm
+    from gridtf.schedulers.api import Scheduler
 
 _PATIENCE = 3.0  # seconds for each question
 _MOST_EXAMPLES = 4  # partitions with lines of their own in the file
@@ -50,24 +51,24 @@ class Site(Value):
     groups: Collection[str] = ()
 
 
-def examine(slurm: Slurm, given: Configured) -> Examination:
+def examine(scheduler: Scheduler, given: Configured) -> Examination:
     """Examine Slurm, as far as this host and this user see it.
 
     Args:
-        slurm: The scheduler, which runs the commands.
+        scheduler: Slurm.
         given: What files and variables set.
 
     Raises:
         SchedulerError: When the controller does not answer.
     """
-    site = _query(slurm)
-    return with_first_job(judge(site, given), lambda settings: first_job(slurm, given, settings))
+    site = _query()
+    return with_first_job(judge(site, given), lambda settings: first_job(scheduler, given, settings))
 
 
 # --- asking --------------------------------------------------------------------------------------------------------
 
 
-def _query(slurm: Slurm) -> Site:
+def _query() -> Site:
     try:
         answer = commands.run_command(["scontrol", "ping"], limit=_PATIENCE)  # the other commands try for long
     except commands.NoAnswerError as error:
@@ -79,11 +80,11 @@ def _query(slurm: Slurm) -> Site:
         raise slurm.no_answer("`scontrol ping` reports it as DOWN")
     config = parse_config(slurm.printed(["scontrol", "show", "config"], limit=_PATIENCE))
     rules = parse_rules(slurm.printed(["scontrol", "-o", "show", "partition", "--all"], limit=_PATIENCE))
-    partitions = advice.query_partitions(slurm, limit=_PATIENCE)
+    partitions = advice.query_partitions(limit=_PATIENCE)
     accounts: Sequence[str] | None = None
     default = ""
     if config.get("AccountingStorageType", "").endswith("slurmdbd"):
-        own = advice.associations(slurm, "account", limit=_PATIENCE)
+        own = advice.associations("account", limit=_PATIENCE)
         show = ("sacctmgr", "--noheader", "--parsable2", "show", "user", f"user={user_name(os.getuid())}")
         default = (slurm.try_run([*show, "format=defaultaccount"], limit=_PATIENCE) or "").strip()
         accounts = None if own is None else sorted(own, key=lambda name: name != default)  # the default one first
@@ -102,14 +103,14 @@ def _groups() -> set[str]:
     return names
 
 
-def first_job(slurm: Slurm, given: Configured, settings: Sequence[Setting]) -> Items:
+def first_job(scheduler: Scheduler, given: Configured, settings: Sequence[Setting]) -> Items:
     """Check a job of the files, of the options and of this examination's settings as its submission does."""
     spec = trial.with_settings(given, settings)
 
     def judged(spec: JobSpec) -> Examination:
-        check = partial(advice.check, slurm, limit=_PATIENCE)
+        check = partial(advice.check, limit=_PATIENCE)
         what, hint = "sbatch accepts a job with these settings (--test-only)", "`sinfo` shows partitions and nodes"
-        return collect(trial.judge(slurm, given, spec, check, accepted=what, hint=hint))
+        return collect(trial.judge(scheduler, given, spec, check, accepted=what, hint=hint))
 
     found = judged(spec)
     why = next((finding.message for finding in found.failures), "")

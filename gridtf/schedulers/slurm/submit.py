@@ -12,19 +12,13 @@ from gridtf.jobspec.units import format_walltime
 from gridtf.run.rundir import RunDir, run_dirs_of
 from gridtf.schedulers.api import JobIdentity, Plan
 from gridtf.schedulers.batch import EXCLUDE, NOTIFY
+from gridtf.schedulers.slurm.commands import joined
 from gridtf.schedulers.words import mail, native, word
 
 # Compiled only when used: rendering does not need them.
 # --parsable: the id, and in a federation the cluster; a site's wrapper may drop that option
 _PARSABLE = r"(?a)(\d+)(?:;(\S+))?"
 _PLAIN = r"(?a)Submitted batch job (\d+)(?: on cluster (\S+))?"
-# Lines that are errors; what a site's plugin prints there may be ornament: sbatch: error: ------
-_COMPLAINT = (
-    r"(?m)^(?:\w+:? (?:error|fatal): (?:lua: )?|allocation failure: |sbatch: (?=unrecognized|invalid|option))"
-    r"(.*\w.*?)\s*$"
-)
-# The end of the last one where the site's plugin has refused the job, and has said more before, or elsewhere.
-_BY_PLUGIN = ("Unspecified error", "cli_filter plugin terminated with error")
 
 # --- the script: sbatch(1) ---------------------------------------------------------------------------------------
 
@@ -229,30 +223,13 @@ def parse_submitted(output: str) -> tuple[str, str]:
     return found.pop() if len(found) == 1 else ("", "")
 
 
-def complaint(output: str) -> str:
-    """Find the errors in the output of a failed command, in one line; empty if there are none.
-
-    Args:
-        output: As the command prints it. A site's plugin may print several lines, which need not be marked as errors.
-    """
-    marked = re.findall(_COMPLAINT, output)
-    said = [text for text in marked if not text.endswith(_BY_PLUGIN)]
-    if marked and not said:
-        said = [line.strip() for line in output.splitlines() if line.strip() and not re.match(_COMPLAINT, line)]
-    return _joined(said or marked)
-
-
 def remarks(output: str) -> str:
     """Find what Slurm and the site's plugins say about an accepted job, in one line; empty if they say nothing.
 
     Args:
         output: Standard error of sbatch, such as ``sbatch: Your project has 300 hours left.``
     """
-    return _joined(re.findall(r"(?m)^sbatch: (?!debug)(.*\w.*?)\s*$", output))
-
-
-def _joined(texts: Sequence[str]) -> str:
-    return re.sub(r"([.,:;!?]); ", r"\1 ", "; ".join(dict.fromkeys(text.strip() for text in texts)))
+    return joined(re.findall(r"(?m)^sbatch: (?!debug)(.*\w.*?)\s*$", output))
 
 
 def parse_logs(output: str, run_dir: Path, components: int = 1) -> JobIdentity | None:

@@ -27,6 +27,7 @@ from gridtf.run.rundir import Record, cannot, read_record, write_record
 from gridtf.schedulers.agents import NEEDS_ENVIRONMENT, STOP_SIGNAL
 from gridtf.schedulers.api import Allocation, GpuNeed, Host, Wait
 from gridtf.schedulers.local import LocalScheduler
+from gridtf.schedulers.local.injob import LocalInJob
 from tests.support.plans import NONCE, task_plan
 from tests.support.streams import FakeLink
 from tests.support.system import FakeSystem
@@ -34,13 +35,14 @@ from tests.support.system import FakeSystem
 ENVIRON = {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": ""}
 
 
-class FakeSite(LocalScheduler):
+class FakeSite(LocalInJob):
     """Grants what the test wants."""
 
     warnings = frozenset({int(signal.SIGUSR2)})
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(LocalScheduler())
+        vars(self.scheduler)["injob"] = self  # the half that it shows
         self.waits: list[tuple[str, float]] = []
         self.refusal: PlacementError | None = None
         self.is_suspended: bool | None = False
@@ -77,7 +79,13 @@ class OneHost:
         self.link = FakeLink(self.system)
         self.silent = False
         self.agent = Agent(
-            "h0", self.attempt, NONCE, start_timeout, self.system, lambda name: self.site, link_of=self.link.of
+            "h0",
+            self.attempt,
+            NONCE,
+            start_timeout,
+            self.system,
+            lambda name: self.site.scheduler,
+            link_of=self.link.of,
         )
         self.system.known = {1234}
         listener = {"nonce": NONCE, "addresses": ["127.0.0.1"], "port": 4711, "secret": "5e" * 32}

@@ -74,8 +74,8 @@ def test_a_job_has_its_hosts_for_itself_where_it_has_requested_that(
     scheduler: str, native: list[str], exclusive: bool
 ) -> None:
     found = get(scheduler)
-    request = resolved(job(), scheduler).replace(native=found.parse_native(native))
-    assert found.is_exclusive(request) is exclusive
+    request = resolved(job(), scheduler).replace(native=found.login.parse_native(native))
+    assert found.injob.is_exclusive(request) is exclusive
 
 
 def test_note_names_the_hosts_whose_ports_are_open_to_more_users_than_the_job_wants() -> None:

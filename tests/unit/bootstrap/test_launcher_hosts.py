@@ -208,7 +208,7 @@ class Failing(LocalScheduler):
         raise SchedulerError("cannot start them")
 
 spec, scheduler = JobSpec(command=("true",), kill_grace=0.1), Failing()
-request = scheduler.resolve(spec, in_job=True)
+request = scheduler.login.resolve(spec, in_job=True)
 sys.exit(launch(RunDir(sys.argv[1]), spec, request, scheduler, "7", dict(os.environ)))
 """
 

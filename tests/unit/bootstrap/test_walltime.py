@@ -16,6 +16,7 @@ from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import BY_HAND, Record, RunDir, write_record
 from gridtf.schedulers.local import LocalScheduler
+from gridtf.schedulers.local.injob import LocalInJob
 from gridtf.states import AGAIN_CODE, ENDED, JobState, exit_code
 from tests.support.plans import job, resolved
 from tests.support.system import FakeSystem
@@ -24,10 +25,12 @@ ENDS = {"time": "1h", "checkpoint_before": "5m"}
 BEGIN = 5000.0  # of FakeSystem's clock
 
 
-class Site(LocalScheduler):
+class Site(LocalInJob):
     """Says when the job ends, and that it can be started again."""
 
     def __init__(self, end: float | None) -> None:
+        super().__init__(LocalScheduler())
+        vars(self.scheduler)["injob"] = self  # the half that it shows
         self.end = end
         self.asked: list[float] = []
         self.silent = False
@@ -37,7 +40,7 @@ class Site(LocalScheduler):
         self.asked.append(self.system.time())
         if self.silent:
             raise SchedulerError("no answer")
-        return super(LocalScheduler, self).end_of_job(environ, request, started) if self.end is None else self.end
+        return super(LocalInJob, self).end_of_job(environ, request, started) if self.end is None else self.end
 
     def why_not_again(self, environ: Mapping[str, str]) -> str:
         return ""
@@ -46,7 +49,7 @@ class Site(LocalScheduler):
 def saved_at(site: Site, spec: JobSpec, limit: float = 10_000) -> float | None:
     """Seconds after which the checkpoint is requested, asked twice a second; None: not within the limit."""
     clock = site.system
-    ends = EndOfJob(spec, resolved(spec), site, clock)
+    ends = EndOfJob(spec, resolved(spec), site.scheduler, clock)
     while clock.time() < BEGIN + limit:
         if ends.save_now():
             assert not ends.save_now()
@@ -63,7 +66,7 @@ def test_checkpoint_is_requested_that_long_before_the_end() -> None:
 
 def test_end_is_asked_for_once_without_a_checkpoint_before_it() -> None:
     site = Site(BEGIN + 300)  # a site's plugin may have given the job less than it requested
-    ends = EndOfJob(job(time="1h"), resolved(job(time="1h")), site, site.system)
+    ends = EndOfJob(job(time="1h"), resolved(job(time="1h")), site.scheduler, site.system)
     assert [ends.save_now() for _ in range(3)] == [False] * 3
     assert (ends.end, len(site.asked)) == (BEGIN + 300, 1)
     assert saved_at(Site(BEGIN + 60), job(time="1h"), 100) is None
@@ -163,7 +166,7 @@ class Saved:
         attempt = self.run.new_attempt()
         records: dict[str, Record] = {"worker:0": {"progress": {"step": step, "values": {}, "time": 1.0}}}
         end = Verdict(JobState.SAVED, "worker:0 saved", hint="old")
-        decided = goes_on(end, attempt, "4711", self.spec, Site(None), {}, records)
+        decided = goes_on(end, attempt, "4711", self.spec, Site(None).scheduler, {}, records)
         write_record(attempt.verdict, decided.record("n", 0.0, 1.0))
         return decided
 

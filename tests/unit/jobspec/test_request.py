@@ -6,13 +6,13 @@ import json
 from typing import Any
 
 import pytest
+from gridtf.schedulers.batch import BatchScheduler
 
 from gridtf import schedulers
 from gridtf.errors import SpecError
 from gridtf.jobspec.request import Request, resolve
 from gridtf.jobspec.spec import JobSpec, TaskSpec
 from gridtf.login.render import LOGIN_SIDE
-from gridtf.schedulers.batch import BatchScheduler
 
 
 def spec(workers: int | None = None, ps: int = 0, **values: Any) -> JobSpec:
@@ -268,5 +268,5 @@ def test_from_dict_refuses_invalid_requests(data: dict[str, Any]) -> None:
 )
 def test_invalid_scheduler_option_is_refused_with_its_key(key: str, values: dict[str, Any]) -> None:
     with pytest.raises(SpecError) as caught:
-        schedulers.get("sge").resolve(JobSpec(command=("x",), **values))
+        schedulers.get("sge").login.resolve(JobSpec(command=("x",), **values))
     assert caught.value.key == key

@@ -337,18 +337,18 @@ def test_folder_of_another_user_is_not_used(tmp_path: Path) -> None:
 )
 def test_servers_are_told_apart(name: str, variable: str, value: str) -> None:
     scheduler = get(name)
-    assert scheduler.server(ONE, {}) == scheduler.server(TWO, {"TERM": "x"}) != ""
-    assert scheduler.server(ONE, {}) != scheduler.server(ONE, {variable: value})
+    assert scheduler.login.server(ONE, {}) == scheduler.login.server(TWO, {"TERM": "x"}) != ""
+    assert scheduler.login.server(ONE, {}) != scheduler.login.server(ONE, {variable: value})
 
 
 def test_clusters_and_programs_are_told_apart(tmp_path: Path) -> None:
     slurm = get("slurm")
-    assert slurm.server(ONE, {}) != slurm.server(ONE.replace(details={"cluster": "b"}), {})
+    assert slurm.login.server(ONE, {}) != slurm.login.server(ONE.replace(details={"cluster": "b"}), {})
     squeue = tmp_path / "squeue"
     squeue.write_text("#!/bin/sh\n")
     squeue.chmod(0o755)
-    assert slurm.server(ONE, {}) != slurm.server(ONE, {"PATH": str(tmp_path)})
+    assert slurm.login.server(ONE, {}) != slurm.login.server(ONE, {"PATH": str(tmp_path)})
 
 
 def test_local_scheduler_has_no_server() -> None:
-    assert get("local").server(ONE, dict(os.environ)) == ""
+    assert get("local").login.server(ONE, dict(os.environ)) == ""

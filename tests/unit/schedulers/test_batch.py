@@ -11,8 +11,9 @@ import pytest
 
 from gridtf.errors import SpecError
 from gridtf.host import mounts
-from gridtf.schedulers import batch
 from gridtf.schedulers.api import AgentEnd
+from gridtf.schedulers.injob import BatchInJob
+from gridtf.schedulers.login import check_shared
 from gridtf.schedulers.sge import GridEngine
 from tests.support.rendering import plan
 
@@ -45,22 +46,22 @@ def test_file_system_of_a_folder(folder: str, kind: str) -> None:
 
 def test_run_directory_in_memory_is_refused() -> None:
     with pytest.raises(SpecError, match="run_root: /tmp/runs/a cannot be seen by other hosts") as caught:
-        batch.check_shared(plan("slurm", run_dir="/tmp/runs/a", chdir="/home/me"), MOUNTS)
+        check_shared(plan("slurm", run_dir="/tmp/runs/a", chdir="/home/me"), MOUNTS)
     assert caught.value.why == "/tmp is a tmpfs, which lies in the memory of this host"
 
 
 def test_working_folder_in_memory_is_refused() -> None:
     with pytest.raises(SpecError, match="chdir: /tmp/me cannot be seen"):
-        batch.check_shared(plan("slurm", run_dir="/home/me/run", chdir="/tmp/me"), MOUNTS)
+        check_shared(plan("slurm", run_dir="/home/me/run", chdir="/tmp/me"), MOUNTS)
 
 
 def test_folders_that_may_be_shared_are_accepted() -> None:
-    batch.check_shared(plan("slurm", run_dir="/home/me/run", chdir="/home/me"), MOUNTS)
+    check_shared(plan("slurm", run_dir="/home/me/run", chdir="/home/me"), MOUNTS)
 
 
 @pytest.mark.parametrize(("code", "end"), [(0, 0), (3, 3), (128, 128), (137, -9), (-15, -15)])
 def test_agent_end_of_an_exit_code(code: int, end: int) -> None:
-    found = batch.BatchScheduler.agent_end(GridEngine(), "n2", code, ["a", "b", "c", "d"])
+    found = BatchInJob.agent_end(GridEngine().injob, "n2", code, ["a", "b", "c", "d"])
     assert found == AgentEnd(end, "n2", ("b", "c", "d"), None)
 
 

@@ -413,12 +413,12 @@ def test_missing_parallel_environment_names_possible_ones(monkeypatch: pytest.Mo
     fitting = [name for name, pe in PES.items() if not advice.pe_problem(pe, requested(pe="any", **workers(8)))]
     assert 0 < len(fitting) < len(PES)
     with pytest.raises(SpecError) as caught:
-        scheduler.directives(made)
+        scheduler.login.directives(made)
     assert caught.value.key == "pe"
     assert caught.value.hint == f"name one with --pe; possibly suitable: {', '.join(fitting)}"
     monkeypatch.setattr(scheduler, "run", lambda argv, limit: Answer(1, "", "denied"))
     with pytest.raises(SpecError) as caught:
-        scheduler.directives(made)
+        scheduler.login.directives(made)
     assert caught.value.hint == "name one with --pe; `qconf -spl` lists them"
 
 
@@ -434,17 +434,17 @@ def test_complex_is_asked_once_from_rendering_to_the_check(monkeypatch: pytest.M
     monkeypatch.setattr(GridEngine, "is_available", lambda self, environ: True)
     monkeypatch.setattr(scheduler, "run", commands)
     made = plan("sge", name="x", pe="smp", gpus_per_task=1, cpus_per_task=4, exclude=["n1"], **workers(2))
-    assert "-l gpu=0.25" in scheduler.directives(made)  # qconf is refused: per slot
+    assert "-l gpu=0.25" in scheduler.login.directives(made)  # qconf is refused: per slot
     commands.complex = COMPLEX.replace("YES        0 ", "JOB        0 ")
     for _ in range(2):
         commands.calls.clear()
-        assert "-l gpu=2" in scheduler.directives(made)
-        assert "-l h=!(n1)" in scheduler.directives(made)
+        assert "-l gpu=2" in scheduler.login.directives(made)
+        assert "-l h=!(n1)" in scheduler.login.directives(made)
         assert advice.check(made) == ()
         assert [argv[1] for argv in commands.calls] == ["-sc", "-sel", "-w", "-sp", "-g"]
     commands.calls.clear()
-    scheduler.directives(plan("sge", name="x", gpus_per_task=1))  # one slot: the same in any case
-    scheduler.directives(plan("sge", name="x", pe="smp", native=["-l gpu=1"], **workers(2)))
+    scheduler.login.directives(plan("sge", name="x", gpus_per_task=1))  # one slot: the same in any case
+    scheduler.login.directives(plan("sge", name="x", pe="smp", native=["-l gpu=1"], **workers(2)))
     assert commands.calls == []
 
 

@@ -18,7 +18,7 @@ HEAD = ["-N x", "-S /bin/bash", "-j y", "-r y", "-notify"]
 
 
 def directives(**values: Any) -> list[str]:
-    return list(scheduler.directives(plan("sge", **{"name": "x", **values})))
+    return list(scheduler.login.directives(plan("sge", **{"name": "x", **values})))
 
 
 def workers(count: int, **more: Any) -> dict[str, Any]:
@@ -184,19 +184,19 @@ def test_whole_gpus_per_slot_are_explained(values: dict[str, Any], key: str, hin
 
 
 def test_submit_command_has_the_paths_in_the_run_directory() -> None:
-    command = scheduler.submit_command(plan("sge", run_dir="/runs/it's x"))
+    command = scheduler.login.submit_command(plan("sge", run_dir="/runs/it's x"))
     assert command == ("qsub", "-terse", "-w", "n", "-o", "/runs/it's x/job.log")
 
 
 def test_array_elements_have_logs_of_their_own() -> None:
-    command = scheduler.submit_command(plan("sge", run_dir="/runs/x", native=("-t 1-3",)))
+    command = scheduler.login.submit_command(plan("sge", run_dir="/runs/x", native=("-t 1-3",)))
     assert command == ("qsub", "-terse", "-w", "n", "-o", "/runs/x/array/$TASK_ID/job.log")
 
 
 @pytest.mark.parametrize("name", ["a,b", "a:b", "a$b", "a\nb"])
 def test_paths_that_qsub_would_misread_are_refused(name: str) -> None:
     with pytest.raises(SpecError, match="run_dir") as caught:
-        scheduler.submit_command(plan("sge", run_dir=f"/runs/{name}"))
+        scheduler.login.submit_command(plan("sge", run_dir=f"/runs/{name}"))
     assert caught.value.hint
 
 

@@ -217,7 +217,7 @@ def test_output_that_is_not_understood_purges_no_job(
 ) -> None:
     monkeypatch.setattr(scheduler, "run", lambda argv, *, limit: Answer(0, qstat_j if "-j" in argv else qstat, ""))
     with pytest.raises(SchedulerError, match=problem) as caught:
-        scheduler.query([JobIdentity("1", user="alice")])
+        scheduler.login.query([JobIdentity("1", user="alice")])
     assert why in caught.value.why
     assert "print in a shell?" in caught.value.hint
 
@@ -236,13 +236,13 @@ def test_output_that_is_not_understood_purges_no_job(
 )
 def test_job_that_is_not_listed_is_purged(qstat: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "run", lambda argv, *, limit: Answer(0, PURGED if "-j" in argv else qstat, ""))
-    status = scheduler.query([JobIdentity("1", user="alice")])["1"]
+    status = scheduler.login.query([JobIdentity("1", user="alice")])["1"]
     assert (status.state, status.purged) == (JobState.UNKNOWN, True)
 
 
 def test_job_in_an_unknown_state_is_neither_ended_nor_purged(monkeypatch: pytest.MonkeyPatch) -> None:
     qstat = LISTED.format("<job_list><JB_job_number>1</JB_job_number><state>rZ</state><new>1</new></job_list>")
     monkeypatch.setattr(scheduler, "run", lambda argv, *, limit: Answer(0, qstat, ""))
-    status = scheduler.query([JobIdentity("1", user="alice")])["1"]
+    status = scheduler.login.query([JobIdentity("1", user="alice")])["1"]
     assert (status.state, status.purged) == (JobState.UNKNOWN, False)
     assert status.reason == "Grid Engine reports an unknown state: rZ"

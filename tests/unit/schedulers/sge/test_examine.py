@@ -14,6 +14,7 @@ from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.sge import advice, examine, scheduler
 from gridtf.schedulers.sge.advice import PE, Queue
+from gridtf.schedulers.sge.commands import sge
 from gridtf.schedulers.sge.directives import Resource
 
 QHOST = """\
@@ -259,9 +260,9 @@ def test_first_job_is_refused_in_the_words_of_a_submission(
     def run(argv: list[str], *, limit: float, text: str = "") -> Answer:
         return answers.get(argv[0]) or answers.get(argv[1]) or Answer(1, "", "denied")
 
-    monkeypatch.setattr(scheduler, "run", run)
+    monkeypatch.setattr(sge, "run", run)
     settings = [Setting("gpu_resource", "gpu", "")]
-    (found,) = collect(examine.first_job(SITE, given(**values), settings)).findings
+    (found,) = collect(examine.first_job(scheduler, SITE, given(**values), settings)).findings
     assert (found.level, found.check) == ("failure", "submission")
     assert found.message.startswith(message)
     assert hint in found.hint
@@ -317,16 +318,16 @@ def test_examination_of_a_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SGE_ROOT", str(tmp_path))
-    found = examine.examine(given())
+    found = examine.examine(scheduler, given())
     assert problems(found) == [("warning", "pe"), ("warning", "time")]
     assert lines(found) == ['pe = "rrs"', 'time = "01:00:00"']
     assert finding(found, "submission").message == "qsub accepts a job with these settings (-w v)"
     (tmp_path / "qhost").rename(tmp_path / "moved")
     with pytest.raises(SchedulerError, match="qhost has failed: cat: qhost: No such file"):
-        examine.examine(given())
+        examine.examine(scheduler, given())
     (tmp_path / "moved").rename(tmp_path / "qhost")
     (commands / "qsub").write_text("#!/bin/sh\nsleep 60\n")
     monkeypatch.setattr(examine, "_PATIENCE", 0.5)
-    assert ("warning", "submission") in problems(examine.examine(given()))
+    assert ("warning", "submission") in problems(examine.examine(scheduler, given()))
     (commands / "qconf").write_text("#!/bin/sh\necho denied: host is no admin host >&2; exit 1\n")
-    assert problems(examine.examine(given())) == [("warning", "scheduler.qconf")]
+    assert problems(examine.examine(scheduler, given())) == [("warning", "scheduler.qconf")]

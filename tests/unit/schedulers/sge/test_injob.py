@@ -110,7 +110,7 @@ CALL = AgentCall(("/runs/a", "1"), lambda *words: 0, ("python", "-c", "a = 1; b"
 
 def request(**values: Any) -> Request:
     """As a hand-written script makes it inside the job."""
-    return scheduler.resolve(JobSpec.from_dict({"command": ["train"], **values}), in_job=True)
+    return scheduler.login.resolve(JobSpec.from_dict({"command": ["train"], **values}), in_job=True)
 
 
 def hosts(
@@ -403,9 +403,9 @@ def test_identity(tmp_path: Path) -> None:
 
 def test_this_host_ignores_a_foreign_hostname() -> None:
     here = os.uname().nodename
-    assert scheduler.this_host({"HOSTNAME": "login"}) == here
-    assert scheduler.this_host({}) == here
-    assert scheduler.this_host({"HOSTNAME": here.split(".")[0]}) == here.split(".")[0]
+    assert scheduler.injob.this_host({"HOSTNAME": "login"}) == here
+    assert scheduler.injob.this_host({}) == here
+    assert scheduler.injob.this_host({"HOSTNAME": here.split(".")[0]}) == here.split(".")[0]
 
 
 # --- agents

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gridtf.errors import SchedulerError, SpecError
-from gridtf.schedulers.slurm import advice, scheduler
+from gridtf.schedulers.slurm import advice
 from gridtf.schedulers.slurm.advice import ComponentRequest, component_requests, parse_partitions
 from tests.support.rendering import plan
 
@@ -332,45 +332,45 @@ def called(tools: Path) -> list[str]:
 
 def test_check_runs_sinfo_only_for_a_walltime(tools: Path) -> None:
     sbatch_prints(tools, STARTS, 0)
-    assert advice.check(scheduler, plan("slurm", run_dir="/runs/x")) == ()
+    assert advice.check(plan("slurm", run_dir="/runs/x")) == ()
     assert (tools / "calls").read_text() == "sbatch --test-only\n"
-    assert advice.check(scheduler, plan("slurm", time=10)) == ()
+    assert advice.check(plan("slurm", time=10)) == ()
     assert called(tools) == ["sbatch", "sbatch", "sinfo"]
 
 
 def test_check_asks_the_cluster_that_an_option_names(tools: Path) -> None:
     sbatch_prints(tools, STARTS, 0)
-    assert advice.check(scheduler, plan("slurm", time=10, native=["-M east"])) == ()
+    assert advice.check(plan("slurm", time=10, native=["-M east"])) == ()
     assert (tools / "calls").read_text().endswith(" --clusters=east\n")
 
 
 def test_check_without_sinfo(tools: Path) -> None:
     command(tools, "sinfo", "exit 1")
     sbatch_prints(tools, STARTS, 0)
-    assert advice.check(scheduler, plan("slurm", time="99d")) == ()
+    assert advice.check(plan("slurm", time="99d")) == ()
     sbatch_prints(tools, SHAPE)
     with pytest.raises(SchedulerError, match="refuse this job: Requested node configuration is not available"):
-        advice.check(scheduler, plan("slurm", nodes=9))
+        advice.check(plan("slurm", nodes=9))
     sbatch_prints(tools, NO_PARTITION.format("gpux"))
     with pytest.raises(SchedulerError, match="refuse this job: invalid partition specified: gpux"):
-        advice.check(scheduler, plan("slurm", partition="gpux"))
+        advice.check(plan("slurm", partition="gpux"))
 
 
 def test_refused_account_lists_the_user_s_accounts(tools: Path) -> None:
     sbatch_prints(tools, "allocation failure: Invalid account or account/partition combination specified")
     with pytest.raises(SpecError) as caught:
-        advice.check(scheduler, plan("slurm", account="physisc"))
+        advice.check(plan("slurm", account="physisc"))
     assert (caught.value.key, caught.value.hint) == ("account", "available to you: chemistry, physics")
 
 
 def test_check_without_a_controller(tools: Path) -> None:
     sbatch_prints(tools, "allocation failure: Unable to contact slurm controller (connect failure)")
     with pytest.raises(SchedulerError, match="Slurm's controller on ctl does not answer"):
-        advice.check(scheduler, plan("slurm"))
+        advice.check(plan("slurm"))
     assert called(tools) == ["sbatch", "scontrol"]
 
 
 def test_check_without_sbatch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SchedulerError, match="sbatch not found on"):
-        advice.check(scheduler, plan("slurm"))
+        advice.check(plan("slurm"))
