@@ -1,8 +1,8 @@
 """The seam between gridtf and a scheduler: the base class, and the values that cross it.
 
-A scheduler has two halves. On the login node it returns the directives of a job script, submits the script and reports
-the status of jobs. Inside a job it returns the hosts of the job and starts an agent on each of them. The life of a job,
-in the order in which gridtf calls a scheduler:
+A scheduler has two halves. On the login node (``login``) it returns the directives of a job script, submits the script
+and reports the status of jobs. Inside a job (``injob``) it returns the hosts of the job and starts an agent on each of
+them. The life of a job, in the order in which gridtf calls a scheduler:
 
 1. ``is_available`` (unless the user names a scheduler), ``resolve``, ``directives`` and ``submit_command``: what
    `gridtf render` prints. None of them needs the run directory to exist.
@@ -13,8 +13,8 @@ in the order in which gridtf calls a scheduler:
    ends the job; ``end_of_job`` before a checkpoint is requested, ``why_not_again`` and ``start_again`` when a job has
    saved one.
 
-A plugin derives from Scheduler, or from batch.BatchScheduler, which has everything that schedulers with a submit
-command, a queue command and a cancel command share; docs/schedulers.md shows how.
+A plugin has a class for each half. They derive from Login and InJob, or from CommandLogin and BatchInJob, which have
+what schedulers with commands to submit, to list and to cancel jobs share; docs/schedulers.md shows how.
 """
 
 from __future__ import annotations

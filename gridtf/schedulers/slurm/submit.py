@@ -11,9 +11,8 @@ from gridtf.jobspec.request import Component, Request
 from gridtf.jobspec.units import format_walltime
 from gridtf.run.rundir import RunDir, run_dirs_of
 from gridtf.schedulers.api import JobIdentity, Plan
-from gridtf.schedulers.batch import EXCLUDE, NOTIFY
 from gridtf.schedulers.slurm.commands import joined
-from gridtf.schedulers.words import mail, native, word
+from gridtf.schedulers.words import EXCLUDE, NOTIFY, mail, native, word
 
 # Compiled only when used: rendering does not need them.
 # --parsable: the id, and in a federation the cluster; a site's wrapper may drop that option

@@ -6,13 +6,13 @@ import json
 from typing import Any
 
 import pytest
-from gridtf.schedulers.batch import BatchScheduler
 
 from gridtf import schedulers
 from gridtf.errors import SpecError
 from gridtf.jobspec.request import Request, resolve
 from gridtf.jobspec.spec import JobSpec, TaskSpec
 from gridtf.login.render import LOGIN_SIDE
+from gridtf.schedulers.words import PLACE
 
 
 def spec(workers: int | None = None, ps: int = 0, **values: Any) -> JobSpec:
@@ -241,7 +241,7 @@ def test_memory_of_only_some_task_types_is_refused() -> None:
     ],
 )
 def test_request_round_trips_through_json(asked: JobSpec) -> None:
-    made = resolve(asked, "slurm", options=BatchScheduler.options)
+    made = resolve(asked, "slurm", options=PLACE)
     assert Request.from_dict(json.loads(json.dumps(made.to_dict()))) == made
     in_job = Request.from_dict(json.loads(json.dumps(made.to_dict(in_job=True))))
     assert in_job == made.replace(elements=())

@@ -11,6 +11,7 @@ from gridtf.errors import SchedulerError, SpecError
 from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.sge import GridEngine, advice, scheduler
 from gridtf.schedulers.sge.advice import PE, Cell, Queue, Requested
+from gridtf.schedulers.sge.commands import sge
 from gridtf.schedulers.sge.directives import Resource
 from tests.support.rendering import SCRIPT, plan
 
@@ -409,14 +410,14 @@ class Commands:
 def test_missing_parallel_environment_names_possible_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     made = plan("sge", name="x", **workers(8))
     monkeypatch.setattr(GridEngine, "is_available", lambda self, environ: True)
-    monkeypatch.setattr(scheduler, "run", Commands())
+    monkeypatch.setattr(sge, "run", Commands())
     fitting = [name for name, pe in PES.items() if not advice.pe_problem(pe, requested(pe="any", **workers(8)))]
     assert 0 < len(fitting) < len(PES)
     with pytest.raises(SpecError) as caught:
         scheduler.login.directives(made)
     assert caught.value.key == "pe"
     assert caught.value.hint == f"name one with --pe; possibly suitable: {', '.join(fitting)}"
-    monkeypatch.setattr(scheduler, "run", lambda argv, limit: Answer(1, "", "denied"))
+    monkeypatch.setattr(sge, "run", lambda argv, limit: Answer(1, "", "denied"))
     with pytest.raises(SpecError) as caught:
         scheduler.login.directives(made)
     assert caught.value.hint == "name one with --pe; `qconf -spl` lists them"
@@ -424,7 +425,7 @@ def test_missing_parallel_environment_names_possible_ones(monkeypatch: pytest.Mo
 
 def test_check_of_a_valid_job_runs_three_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     commands = Commands()
-    monkeypatch.setattr(scheduler, "run", commands)
+    monkeypatch.setattr(sge, "run", commands)
     assert advice.check(plan("sge", name="x", pe="rr", **workers(8))) == ()
     assert [argv[:3] for argv in commands.calls] == [["qsub", "-w", "v"], ["qconf", "-sp", "rr"], ["qstat", "-g", "c"]]
 
@@ -432,7 +433,7 @@ def test_check_of_a_valid_job_runs_three_commands(monkeypatch: pytest.MonkeyPatc
 def test_complex_is_asked_once_from_rendering_to_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     commands = Commands()
     monkeypatch.setattr(GridEngine, "is_available", lambda self, environ: True)
-    monkeypatch.setattr(scheduler, "run", commands)
+    monkeypatch.setattr(sge, "run", commands)
     made = plan("sge", name="x", pe="smp", gpus_per_task=1, cpus_per_task=4, exclude=["n1"], **workers(2))
     assert "-l gpu=0.25" in scheduler.login.directives(made)  # qconf is refused: per slot
     commands.complex = COMPLEX.replace("YES        0 ", "JOB        0 ")
@@ -486,12 +487,12 @@ def test_job_whose_hosts_are_all_excluded_is_refused() -> None:
 
 def test_unsuitable_parallel_environment_names_suitable_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     no = Answer(1, "", NO_QUEUES.format('cannot run in PE "smp" because it only offers 4 slots'))
-    monkeypatch.setattr(scheduler, "run", Commands(smp=no))
+    monkeypatch.setattr(sge, "run", Commands(smp=no))
     with pytest.raises(SpecError) as caught:
         advice.check(plan("sge", name="x", pe="loose", **workers(8)))
     assert caught.value.hint == "suitable PEs: rr, fill"
     commands = Commands(v=no)
-    monkeypatch.setattr(scheduler, "run", commands)
+    monkeypatch.setattr(sge, "run", commands)
     with pytest.raises(SpecError, match="8 slots on one host") as caught:
         advice.check(plan("sge", name="x", pe="smp", **workers(8)))
     assert caught.value.hint == "suitable PEs: rr, fill"
@@ -499,7 +500,7 @@ def test_unsuitable_parallel_environment_names_suitable_ones(monkeypatch: pytest
 
 
 def test_walltime_like_the_array_tasks_of_qsub_has_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "run", Commands())
+    monkeypatch.setattr(sge, "run", Commands())
     (note,) = advice.check(plan("sge", name="x", time="1-10"))
     assert note == "time: 1-10 is the walltime 1-10:00:00; array tasks, as of qsub -t, are written --native='-t 1-10'"
     assert advice.check(plan("sge", name="x", time="1:00:00")) == ()
@@ -508,7 +509,7 @@ def test_walltime_like_the_array_tasks_of_qsub_has_a_note(monkeypatch: pytest.Mo
 def test_check_of_resources_reported_by_load_sensors(monkeypatch: pytest.MonkeyPatch) -> None:
     unknown = '(-l mem_free=1M) cannot run in queue "all.q@n4" because job requests unknown resource (mem_free)'
     commands = Commands(v=Answer(1, "", NO_QUEUES.format(unknown)))
-    monkeypatch.setattr(scheduler, "run", commands)
+    monkeypatch.setattr(sge, "run", commands)
     assert advice.check(plan("sge", name="x", mem="1M")) == ()
     little = '(-l mem_free=900G) cannot run at host "n1" because it offers only hl:mem_free=22.594G'
     commands.verdicts["p"] = Answer(1, "", NO_QUEUES.format(little))
@@ -529,14 +530,14 @@ def test_memory_of_a_parallel_job_is_not_told_as_too_many_slots(monkeypatch: pyt
             return FOUND if argv[:3] == ["qsub", "-w", "v"] and "-b" in argv else answer
 
     commands = WithoutLoad(v=none)
-    monkeypatch.setattr(scheduler, "run", commands)
+    monkeypatch.setattr(sge, "run", commands)
     made = plan("sge", name="x", pe="rr", mem_per_task="1G", **workers(2))
     assert advice.check(made) == ()
     commands.verdicts["p"] = none  # all hosts are busy
     (note,) = advice.check(made)
     assert note.startswith("no host currently has what the job requests: ")
     assert not any("mem_free" in word for argv in commands.calls if "-b" in argv for word in argv)
-    monkeypatch.setattr(scheduler, "run", Commands(v=none, p=none))  # nor can it run without its memory
+    monkeypatch.setattr(sge, "run", Commands(v=none, p=none))  # nor can it run without its memory
     with pytest.raises(SpecError, match="2 slots requested"):
         advice.check(made)
 
@@ -550,10 +551,10 @@ IN_USE = (
 @pytest.mark.parametrize("more", [{}, {"mem_per_task": "1G"}, {"gpus_per_node": 2, "tasks": {}, "nodes": 2}])
 def test_hosts_in_exclusive_use_make_a_job_wait(more: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     busy = Answer(1, "", IN_USE + 'cannot run at host "n1" because it offers only hc:gpu=1.000000\n')
-    monkeypatch.setattr(scheduler, "run", Commands(v=busy))
+    monkeypatch.setattr(sge, "run", Commands(v=busy))
     notes = advice.check(plan("sge", name="x", pe="rr", **{**workers(2), **more}))
     assert notes[0] == "the job may have to wait: other jobs have hosts for themselves (resource exclusive)"
-    monkeypatch.setattr(scheduler, "run", Commands(rr=busy, fill=busy))
+    monkeypatch.setattr(sge, "run", Commands(rr=busy, fill=busy))
     with pytest.raises(SpecError) as caught:  # nor are they a reason not to suggest a parallel environment
         advice.check(plan("sge", name="x", pe="loose", **workers(8)))
     assert caught.value.hint == "suitable PEs: rr, fill"
@@ -570,7 +571,7 @@ def test_what_a_jsv_may_change_is_no_reason_to_refuse(jsv: str, changes: bool, m
             return Answer(0, f"qmaster_params               none\njsv_url                      {jsv}\n", "")
         return Commands(v=unknown if "rx" in text else forced)(argv, limit=limit, text=SCRIPT if text else "")
 
-    monkeypatch.setattr(scheduler, "run", run)
+    monkeypatch.setattr(sge, "run", run)
     if not changes:
         with pytest.raises(SpecError, match="every job must ask for a walltime"):
             advice.check(plan("sge", name="x"))
@@ -660,7 +661,7 @@ def test_parse_resources() -> None:
 
 def test_cell_is_unknown_when_qconf_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     denied = Answer(1, "", 'denied: host "login" is not an admin host\n')
-    monkeypatch.setattr(scheduler, "run", lambda argv, *, limit: denied)
+    monkeypatch.setattr(sge, "run", lambda argv, *, limit: denied)
     assert advice.known_pe("rr") is None
     assert (advice.known_pes(), advice.known_queues(), advice.known_resources(), advice.known_names("-ss")) == (
         [],
@@ -676,7 +677,7 @@ def test_parallel_environments_and_queues_are_listed_by_name(monkeypatch: pytest
         texts["-sq"] = QUEUES if argv[2:] == ["short.q,all.q"] else ""
         return Answer(0, texts[argv[1]], "")
 
-    monkeypatch.setattr(scheduler, "run", answers)
+    monkeypatch.setattr(sge, "run", answers)
     assert [pe.name for pe in advice.known_pes()] == ["rr"]
     assert [queue.name for queue in advice.known_queues()] == ["short.q", "all.q", "long.q"]
 

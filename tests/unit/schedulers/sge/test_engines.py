@@ -13,6 +13,7 @@ from gridtf.schedulers.api import JobIdentity
 from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.sge import advice, examine, gpu_grant, injob, query, scheduler
 from gridtf.schedulers.sge.advice import PE, Cell, Queue, Requested
+from gridtf.schedulers.sge.commands import sge
 from gridtf.schedulers.sge.injob import HostLine
 from gridtf.schedulers.sge.query import NO, PER_HOST, PER_SLOT, ResourceRequest
 from gridtf.states import JobState
@@ -116,7 +117,7 @@ def test_details_in_qstat_j_of_univa(monkeypatch: pytest.MonkeyPatch) -> None:
     assert detail.errors == {"1": "can't chdir to /nowhere: No such file"}
     assert detail.start == pytest.approx(1795273931.829)
     listed = "<job_info><job_list><JB_job_number>41</JB_job_number></job_list></job_info>"
-    monkeypatch.setattr(scheduler, "run", lambda argv, *, limit: Answer(0, text if "-j" in argv else listed, ""))
+    monkeypatch.setattr(sge, "run", lambda argv, *, limit: Answer(0, text if "-j" in argv else listed, ""))
     assert query.submitted(plan("sge", run_dir="/runs/held")) == JobIdentity("41")
 
 
@@ -215,7 +216,7 @@ OTHER = "<job_info><jobs><job><id>1</id><state>r</state></job></jobs></job_info>
 def test_output_that_is_not_understood_purges_no_job(
     qstat: str, qstat_j: str, problem: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler, "run", lambda argv, *, limit: Answer(0, qstat_j if "-j" in argv else qstat, ""))
+    monkeypatch.setattr(sge, "run", lambda argv, *, limit: Answer(0, qstat_j if "-j" in argv else qstat, ""))
     with pytest.raises(SchedulerError, match=problem) as caught:
         scheduler.login.query([JobIdentity("1", user="alice")])
     assert why in caught.value.why
@@ -235,14 +236,14 @@ def test_output_that_is_not_understood_purges_no_job(
     ],
 )
 def test_job_that_is_not_listed_is_purged(qstat: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "run", lambda argv, *, limit: Answer(0, PURGED if "-j" in argv else qstat, ""))
+    monkeypatch.setattr(sge, "run", lambda argv, *, limit: Answer(0, PURGED if "-j" in argv else qstat, ""))
     status = scheduler.login.query([JobIdentity("1", user="alice")])["1"]
     assert (status.state, status.purged) == (JobState.UNKNOWN, True)
 
 
 def test_job_in_an_unknown_state_is_neither_ended_nor_purged(monkeypatch: pytest.MonkeyPatch) -> None:
     qstat = LISTED.format("<job_list><JB_job_number>1</JB_job_number><state>rZ</state><new>1</new></job_list>")
-    monkeypatch.setattr(scheduler, "run", lambda argv, *, limit: Answer(0, qstat, ""))
+    monkeypatch.setattr(sge, "run", lambda argv, *, limit: Answer(0, qstat, ""))
     status = scheduler.login.query([JobIdentity("1", user="alice")])["1"]
     assert (status.state, status.purged) == (JobState.UNKNOWN, False)
     assert status.reason == "Grid Engine reports an unknown state: rZ"

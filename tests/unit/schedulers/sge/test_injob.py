@@ -25,6 +25,7 @@ from gridtf.run.rundir import RunDir
 from gridtf.schedulers.api import AgentCall, Host, JobIdentity
 from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.sge import injob, query, scheduler
+from gridtf.schedulers.sge.commands import sge
 from gridtf.schedulers.sge.directives import resources, slots
 from gridtf.schedulers.sge.injob import HostLine, ShepherdWatch, parse_hostfile
 from gridtf.schedulers.sge.query import NO, PER_HOST, PER_JOB, PER_SLOT, ResourceRequest, Row
@@ -506,7 +507,7 @@ ROWS = [Row("8", "r"), Row("9", "dr"), Row("10", "dr", "3"), Row("10", "r", "4")
 def test_termination_reason(
     job_id: str, limits: list[str], expected: tuple[str, str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler, "run", fake_qstat(ROWS, limits))
+    monkeypatch.setattr(sge, "run", fake_qstat(ROWS, limits))
     status = injob.termination_reason(job_id, "all.q@n1")
     assert (status and (status.state, status.reason)) == expected
 
@@ -527,7 +528,7 @@ def test_job_that_is_ended_long_before_its_walltime_has_reached_another_limit(
     above: dict[int, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(scheduler, "run", fake_qstat(ROWS, requested, amount=3600))
+    monkeypatch.setattr(sge, "run", fake_qstat(ROWS, requested, amount=3600))
     monkeypatch.setattr(procfs, "age", {20: age}.get)
     status = injob.termination_reason("8", "all.q@n1")
     assert status is not None
@@ -535,7 +536,7 @@ def test_job_that_is_ended_long_before_its_walltime_has_reached_another_limit(
 
 
 def test_termination_reason_of_a_deleted_job_needs_no_second_qstat(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "run", fake_qstat(ROWS, None))
+    monkeypatch.setattr(sge, "run", fake_qstat(ROWS, None))
     status = injob.termination_reason("9", "all.q@n1")
     assert status is not None
     assert status.reason == "deleted with qdel"
@@ -548,7 +549,7 @@ def test_job_that_is_deleted_at_its_walltime_was_not_deleted_by_a_user(
     age: float, requested: list[str], of_queue: str, above: dict[int, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Grid Engine itself deletes it then."""
-    monkeypatch.setattr(scheduler, "run", fake_qstat(ROWS, requested, amount=3600))
+    monkeypatch.setattr(sge, "run", fake_qstat(ROWS, requested, amount=3600))
     monkeypatch.setattr(procfs, "age", {20: age}.get)
     status = injob.termination_reason("9", "short.q@n1")
     assert status is not None
@@ -578,7 +579,7 @@ def test_why_grid_engine_does_not_start_a_job_again(
             return fake_qstat(ROWS, [])(argv, limit=limit)
         return Answer(0, f"<detailed_job_info><JB_restart>{restart}</JB_restart></detailed_job_info>", "")
 
-    monkeypatch.setattr(scheduler, "run", run)
+    monkeypatch.setattr(sge, "run", run)
     assert injob.why_not_again("8").startswith(why)
     assert bool(injob.why_not_again("8")) == bool(why)
     assert injob.why_not_again("9") == ("it was deleted with qdel" if restart else "")
@@ -619,7 +620,7 @@ def test_end_of_job_is_h_rt_after_its_start(
 
 def test_end_of_job_without_a_limit_is_not_the_one_that_was_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     """A JSV has removed h_rt from the request."""
-    monkeypatch.setattr(scheduler, "run", fake_qstat([], []))
+    monkeypatch.setattr(sge, "run", fake_qstat([], []))
     assert injob.end_of_job("9", "all.q@n1", 3600, 50.0) is None
 
 
@@ -691,7 +692,7 @@ SUSPENDED = [
     [("7", False), ("8", True), ("9", True), ("10", True), ("11", False), ("11.3", True), ("12", False), ("13", True)],
 )
 def test_suspended(job_id: str, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "run", fake_qstat(SUSPENDED, None))
+    monkeypatch.setattr(sge, "run", fake_qstat(SUSPENDED, None))
     assert injob.suspended(job_id) == expected
 
 
@@ -699,7 +700,7 @@ def test_suspended_is_unknown_without_the_qmaster(monkeypatch: pytest.MonkeyPatc
     def silent(*words: object, **more: object) -> None:
         raise SchedulerError("no answer")
 
-    monkeypatch.setattr(scheduler, "run", silent)
+    monkeypatch.setattr(sge, "run", silent)
     assert injob.suspended("7") is None
 
 

@@ -10,6 +10,7 @@ from gridtf.schedulers.api import JobIdentity, JobStatus
 from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.sge import advice, query, scheduler
 from gridtf.schedulers.sge.advice import Cell, Requested
+from gridtf.schedulers.sge.commands import sge
 from gridtf.schedulers.sge.query import NO, PER_SLOT, ResourceRequest, job_state, seconds
 from gridtf.states import JobState
 from tests.support.rendering import plan
@@ -85,7 +86,7 @@ class Qstat:
 
 def fake_qstat(monkeypatch: pytest.MonkeyPatch, listing: str, details: str = UNKNOWN_JOBS) -> Qstat:
     qstat = Qstat(listing, details)
-    monkeypatch.setattr(scheduler, "run", qstat)
+    monkeypatch.setattr(sge, "run", qstat)
     return qstat
 
 
@@ -126,12 +127,12 @@ def test_unknown_jobs_reported_without_xml_are_purged(monkeypatch: pytest.Monkey
     def answers(argv: list[str], *, limit: float) -> Answer:
         return Answer(1, "", "Following jobs do not exist:\n77\n") if "-j" in argv else Answer(0, NONE, "")
 
-    monkeypatch.setattr(scheduler, "run", answers)
+    monkeypatch.setattr(sge, "run", answers)
     assert scheduler.login.query([JobIdentity("77")])["77"].purged
 
 
 def test_failed_qstat_is_an_error_and_purges_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "run", lambda argv, *, limit: Answer(1, "", "error: something else\n"))
+    monkeypatch.setattr(sge, "run", lambda argv, *, limit: Answer(1, "", "error: something else\n"))
     with pytest.raises(SchedulerError, match="qstat has failed: something else"):
         scheduler.login.query([JobIdentity("1")])
     fake_qstat(monkeypatch, "")
@@ -428,7 +429,7 @@ def test_accounting_runs_qacct_and_tolerates_its_absence(monkeypatch: pytest.Mon
         calls.append(argv)
         return Answer(0, block(number=argv[3], task="3"), "") if argv[3] != "12" else Answer(1, "", "not found")
 
-    monkeypatch.setattr(scheduler, "run", answers)
+    monkeypatch.setattr(sge, "run", answers)
     found = scheduler.login.accounting([JobIdentity("11"), JobIdentity("12"), JobIdentity("13.3")])
     assert list(found) == ["11", "13.3"]
     assert calls == [["qacct", "-m", "-j", "11"], ["qacct", "-m", "-j", "12"], ["qacct", "-m", "-j", "13", "-t", "3"]]
@@ -436,13 +437,13 @@ def test_accounting_runs_qacct_and_tolerates_its_absence(monkeypatch: pytest.Mon
     def older(argv: list[str], *, limit: float) -> Answer:
         return Answer(1, "", "usage: qacct …\n") if "-m" in argv else Answer(0, block(), "")
 
-    monkeypatch.setattr(scheduler, "run", older)
+    monkeypatch.setattr(sge, "run", older)
     assert scheduler.login.accounting([JobIdentity("11")]) == {"11": JobStatus(JobState.COMPLETED)}
 
     def missing(argv: list[str], *, limit: float) -> Answer:
         raise SchedulerError("qacct is not there")
 
-    monkeypatch.setattr(scheduler, "run", missing)
+    monkeypatch.setattr(sge, "run", missing)
     assert scheduler.login.accounting([JobIdentity("11")]) == {}
 
 

@@ -270,7 +270,7 @@ def test_is_current_with_slurm_job_id() -> None:
 def test_note_on_native_output_option_without_effect(
     option: str, note: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(advice, "check", lambda slurm, plan: ())
+    monkeypatch.setattr(advice, "check", lambda plan: ())
     assert scheduler.login.check(plan("slurm", native=[option], run_dir="/runs/x")) == (() if note is None else (note,))
 
 
