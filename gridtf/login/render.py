@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import binascii
 import re
 from typing import Any
 
@@ -11,7 +10,7 @@ from gridtf import resources
 from gridtf.errors import SpecError
 from gridtf.jobspec import config
 from gridtf.jobspec.units import LONGEST_VARIABLE
-from gridtf.login import shipped
+from gridtf.login import templates
 from gridtf.login.filters import json_text
 from gridtf.schedulers.api import Plan
 
@@ -46,19 +45,7 @@ def script(plan: Plan) -> str:
             raise SpecError(f"env.{name}", f"bash itself sets {name}", hint="choose another name")
     values = _values(plan)
     _refuse_long(values["job"])
-    if not plan.spec.template and not plan.scheduler.login.template and _is_unchanged():
-        return shipped.script(values)
-    from gridtf.login import templates
-
     return templates.render(plan, values)
-
-
-def _is_unchanged() -> bool:
-    """Whether the installed template is the one that was made into Python."""
-    try:
-        return binascii.crc32((resources.templates() / resources.COMMON).read_bytes()) == shipped.CHECKSUM
-    except OSError:
-        return False
 
 
 def _values(plan: Plan) -> dict[str, Any]:

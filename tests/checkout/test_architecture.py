@@ -306,8 +306,8 @@ def loaded(folder: Path, *arguments: str) -> set[str]:
         (["--version"], SLOW | PARSER),
         (["--help"], SLOW | PARSER),
         (["list"], SLOW | {"jinja2", "argparse", "subprocess", "typing", "dataclasses", "inspect"}),  # without jobs
-        (["render", "--scheduler", "slurm", "--", "true"], SLOW | {"jinja2"}),
-        (["render", "--scheduler", "local", "--workers", "2", "--", "true"], SLOW | {"jinja2"}),
+        (["render", "--scheduler", "slurm", "--", "true"], SLOW),
+        (["render", "--scheduler", "local", "--workers", "2", "--", "true"], SLOW),
     ],
     ids=["version", "help", "list", "render-slurm", "render-local"],
 )
