@@ -83,7 +83,7 @@ def flags(command: str) -> frozenset[str]:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=True,
     )
     return frozenset(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", done.stdout))

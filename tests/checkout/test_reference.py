@@ -66,7 +66,7 @@ def test_manual_page_is_readable(name: str, tmp_path: Path) -> None:
             env={"MANWIDTH": "100", "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
             check=True,
         )
         assert done.stderr == ""

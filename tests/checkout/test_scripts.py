@@ -50,7 +50,7 @@ def test_shellcheck(script: Path) -> None:
     shellcheck = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
     assert shellcheck, "shellcheck is not here: apt install shellcheck"
     for command in (["bash", "-n"], [shellcheck, "--external-sources"]):
-        done = subprocess.run([*command, script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([*command, script], cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -61,7 +61,7 @@ def test_help_needs_no_environment(name: str, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "scripts", checkout / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
     before = sorted(tmp_path.rglob("*"))
     done = subprocess.run(
-        [checkout / "scripts" / name, "--help"], cwd="/", capture_output=True, text=True, timeout=60, check=False
+        [checkout / "scripts" / name, "--help"], cwd="/", capture_output=True, text=True, timeout=180, check=False
     )
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) >= 2
@@ -202,9 +202,9 @@ def _tests(
         (programs / name).chmod(0o755)
     stamp = 'source "$0"; fingerprint "$root/$1" test ${2:+"$2"} >"$root/$1.made-from"'
     library = checkout / "scripts" / "lib" / "environment.sh"
-    subprocess.run(["bash", "-c", stamp, library, environment, tensorflow], timeout=60, check=True)
+    subprocess.run(["bash", "-c", stamp, library, environment, tensorflow], timeout=180, check=True)
     command = [str(checkout / "scripts" / "test"), *arguments]
-    return subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=180, check=False)
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_wrong_words_of_scripts_test_are_refused_before_an_environment_is_made(
     checkout: Path, arguments: list[str], error: str
 ) -> None:
     command = [str(checkout / "scripts" / "test"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: {error}\n       ")
     assert not list(checkout.glob(".venv*"))
@@ -332,7 +332,7 @@ def test_skipped_test_fails_in_ci(tmp_path: Path, ci: str, code: int, way: list[
         env={"PATH": "/usr/bin:/bin", "CI": ci},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert done.returncode == code, done.stdout

@@ -87,7 +87,7 @@ def test_gridtf_run_in_a_shell_of_qlogin(sge: Bed) -> None:
     try:
         # a pipe that stays open without input: qlogin ends with its input
         printed = folder.run(
-            "bash", "-c", "mkfifo quiet && exec 3<>quiet && script -qec 'qlogin -pe rr 4' /dev/null <&3", timeout=40
+            "bash", "-c", "mkfifo quiet && exec 3<>quiet && script -qec 'qlogin -pe rr 4' /dev/null <&3", timeout=180
         )
     finally:
         profile.unlink()

@@ -198,7 +198,7 @@ def test_invalid_gridtf_spec_is_an_error_without_traceback(tmp_path: Path, spec:
     code = "import sys; from gridtf.bootstrap.main import main; sys.exit(main(['exec']))"
     env = {**os.environ, "PYTHONPATH": str(ROOT), "GRIDTF_SPEC": spec, "GRIDTF_RUN_DIR": str(tmp_path / "run")}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=30
+        [sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=180
     )
     assert done.returncode == 2
     assert done.stderr.startswith("gridtf: GRIDTF_SPEC cannot be read")

@@ -44,7 +44,7 @@ def test_completion_in_fish(environ: dict[str, str], here: Path) -> None:
     for typed, expected in LINES:
         code = f"source code.fish; complete -C '{typed}'"
         done = subprocess.run(
-            [fish, "--no-config", "-c", code], env=environ, capture_output=True, text=True, timeout=60
+            [fish, "--no-config", "-c", code], env=environ, capture_output=True, text=True, timeout=180
         )
         assert [line.partition("\t")[0] for line in done.stdout.splitlines()] == [expected.split()[-1]], done
 

@@ -17,7 +17,7 @@ from tests.support.programfaults import FAULTS, PROGRAM, Fault
 def test_first_line_is_right(fault: Fault, here: Path) -> None:
     (here / "faults.py").write_text(PROGRAM)
     done = subprocess.run(
-        command(*fault.words_of(here, "--tasks-per-node", "3")), capture_output=True, errors="replace", timeout=60
+        command(*fault.words_of(here, "--tasks-per-node", "3")), capture_output=True, errors="replace", timeout=180
     )
     assert done.returncode == exit_code(fault.state), done.stderr
     verdict = read_record(RunDir(here / fault.name).attempt(1).verdict)

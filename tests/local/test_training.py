@@ -227,7 +227,7 @@ def test_entry_and_serve_outside_a_task_are_refused(bench: Bench) -> None:
     environ = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}
     for words in (["gridtf.training.run", "train:main"], ["gridtf.training.serve"]):
         done = subprocess.run(
-            [sys.executable, "-m", *words], cwd=bench.folder, env=environ, capture_output=True, text=True, timeout=60
+            [sys.executable, "-m", *words], cwd=bench.folder, env=environ, capture_output=True, text=True, timeout=180
         )
         assert done.returncode == 1
         assert done.stderr.startswith("gridtf: this process is not a gridtf task\n")

@@ -179,7 +179,7 @@ class Bed:
             yield process, process.stdout.readline().strip()
         finally:
             process.kill()
-            process.communicate(timeout=60)
+            process.communicate(timeout=180)
 
     def await_state(self, host: str, expected: str, limit: float = 180) -> None:
         """Wait until the state of a node begins with this word."""

@@ -67,4 +67,4 @@ class Rank:
     def kill(self) -> None:
         if self.process.poll() is None:
             os.killpg(self.pid, signal.SIGKILL)
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=180)

@@ -167,7 +167,7 @@ def asks(body: str, environ: dict[str, str] | None = None) -> str:
     code = f"import gridtf, os, signal\n{body}\n"
     env = {**os.environ, **(environ or {})}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=180, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

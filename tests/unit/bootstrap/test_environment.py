@@ -247,7 +247,7 @@ def test_gridtf_tasks_import_gridtf_from_its_install_folder(tmp_path: Path) -> N
     (package / "training" / "run.py").write_text("import sys\nprint(__name__, __file__, sys.argv[1:])\n")
     entry = task_plan(tmp_path / "entry", hosts(None), entry="train:main", tasks={"worker": {"count": 1}})
     words = command(entry, entry.tasks[0], merge(entry.tasks, records(entry)), package, planted.parent)
-    done = subprocess.run([sys.executable, "-I", *words[1:]], capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run([sys.executable, "-I", *words[1:]], capture_output=True, text=True, check=True, timeout=180)
     assert done.stdout == f"__main__ {package / 'training' / 'run.py'} ['train:main']\n"
 
 

@@ -198,7 +198,7 @@ def test_rank_0_and_another_rank_meet_over_their_streams(step: Step, ignored_sig
     with ThreadPoolExecutor(1) as thread:
         other = thread.submit(real(1).follow)
         plan, _, meeting = real(0).lead(assign_ranks(step.spec, 2), KNOWN, "12")
-        its_plan, its_shares, its_meeting = other.result(timeout=60)
+        its_plan, its_shares, its_meeting = other.result(timeout=180)
     assert its_plan.tasks == plan.tasks[1:]
     assert its_meeting == meeting
     assert its_shares == {"worker:1": []}

@@ -214,7 +214,7 @@ sys.exit(launch(RunDir(sys.argv[1]), spec, request, scheduler, "7", dict(os.envi
 
 
 def test_file_with_the_secret_is_removed_when_agents_cannot_start(tmp_path: Path) -> None:
-    done = subprocess.run(python(FAILS_EARLY, tmp_path), env=environment(), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(python(FAILS_EARLY, tmp_path), env=environment(), capture_output=True, text=True, timeout=180)
     assert (done.returncode, "FAILED: cannot start them" in done.stderr) == (1, True), done.stderr
     assert not RunDir(tmp_path).attempt(1).listener.exists()
 

@@ -168,6 +168,6 @@ def test_name_cannot_be_guessed_from_what_others_see_and_is_that_of_forked_proce
         "import os; from gridtf.bootstrap.agent import local_dir; child = os.fork(); child and os.waitpid(child, 0); "
         "print(local_dir.places({}, 'nonce', 'n1')[0].name, flush=True)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=True)
     one, other = done.stdout.split()
     assert one == other != ours[0].name

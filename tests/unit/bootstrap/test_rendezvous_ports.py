@@ -73,7 +73,7 @@ def test_another_user_cannot_bind_a_reserved_port_with_reuseport() -> None:
         "except OSError as error: print(error.errno)\n"
     )
     with PortHolder() as holder:
-        output = subprocess.check_output(python(code, holder.reserve()), text=True, timeout=60)
+        output = subprocess.check_output(python(code, holder.reserve()), text=True, timeout=180)
     assert output.strip() == str(errno.EADDRINUSE)
 
 
@@ -225,6 +225,6 @@ def test_tensorflow_serves_on_a_reserved_port_under_contention(address: str, tmp
             finally:
                 stop.touch()
                 server.kill()
-            tries, taken = map(int, rival.communicate(timeout=60)[0].split())
+            tries, taken = map(int, rival.communicate(timeout=180)[0].split())
     assert taken == 0
     assert tries > 100

@@ -203,7 +203,7 @@ def test_terminal_without_utf_8_gets_question_marks(run: RunDir) -> None:
 def test_bytes_reach_a_pipe_unchanged(run: RunDir) -> None:
     rubbish = bytes(number for number in range(256) if number not in b"\r\n")
     run.attempt(1).task_log("worker", 0).write_bytes(rubbish + b"\n")
-    done = subprocess.run(command("logs", str(run.path)), stdout=subprocess.PIPE, timeout=60, check=True)
+    done = subprocess.run(command("logs", str(run.path)), stdout=subprocess.PIPE, timeout=180, check=True)
     assert b"worker:0@h0 | " + rubbish + b"\n" in done.stdout
 
 
@@ -212,7 +212,7 @@ def test_logs_end_quietly_when_their_reader_does(options: str, run: RunDir) -> N
     run.attempt(1).task_log("worker", 0).write_text("step\n" * 1_000_000)
     words = shlex.join(command("logs", str(run.path), *options.split()))
     done = subprocess.run(
-        ["bash", "-c", f"{words} | head -n 1"], capture_output=True, text=True, timeout=60, check=True
+        ["bash", "-c", f"{words} | head -n 1"], capture_output=True, text=True, timeout=180, check=True
     )
     assert (done.stdout, done.stderr) == (
         "job | gridtf: starting\n" if "grep" not in options else "worker:0@h0 | step\n",

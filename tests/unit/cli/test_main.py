@@ -170,7 +170,7 @@ def test_closed_pipe_on_stdout_returns_141() -> None:
     os.close(reader)
     try:
         done = subprocess.run(
-            command("--help"), stdout=writer, stderr=subprocess.PIPE, env={"PYTHONPATH": ROOT}, timeout=60, check=False
+            command("--help"), stdout=writer, stderr=subprocess.PIPE, env={"PYTHONPATH": ROOT}, timeout=180, check=False
         )
     finally:
         os.close(writer)
@@ -192,7 +192,7 @@ def completions(line: str, folder: Path) -> set[str]:
         "COMP_LINE": line,
         "COMP_POINT": str(len(line)),
     }
-    subprocess.run(command(), env=environ, cwd=folder, timeout=60, check=True)
+    subprocess.run(command(), env=environ, cwd=folder, timeout=180, check=True)
     return {word.strip() for word in answer.read_text().splitlines()}
 
 
@@ -254,4 +254,4 @@ def test_completion_code_is_valid_shell(shell: str, capsys: Captured, tmp_path: 
     if program := shutil.which(shell):
         script = tmp_path / "code"
         script.write_text(code)
-        subprocess.run([program, "-n", str(script)], timeout=60, check=True)
+        subprocess.run([program, "-n", str(script)], timeout=180, check=True)

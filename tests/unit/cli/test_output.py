@@ -36,7 +36,7 @@ def gridtf_in_bash(words: str) -> subprocess.CompletedProcess[str]:
     """Run a command line with redirections."""
     line = f"{shlex.quote(sys.executable)} -m gridtf {words}"
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(["bash", "-c", line], env=environ, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(["bash", "-c", line], env=environ, capture_output=True, text=True, timeout=180, check=False)
 
 
 @pytest.mark.parametrize("words", ["list", "list --json", "--help", "--version", "submit --help", "bootstrap-path"])
@@ -60,7 +60,7 @@ def test_closed_streams_are_replaced_by_dev_null() -> None:
     )
     line = f'exec {shlex.quote(sys.executable)} -c "$1" <&- >&-'
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(["bash", "-c", line, "-", code], env=environ, stderr=-1, text=True, timeout=60, check=True)
+    done = subprocess.run(["bash", "-c", line, "-", code], env=environ, stderr=-1, text=True, timeout=180, check=True)
     assert done.stderr == "x\n/dev/null /dev/null\n"
 
 

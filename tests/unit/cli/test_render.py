@@ -96,7 +96,7 @@ def test_render_changes_nothing_and_needs_no_scheduler(
     assert capsys.readouterr() == rendered
     assert list(rough_path.iterdir()) == []
     assert list(tmp_path.iterdir()) == [rough_path]
-    subprocess.run(["bash", "-n"], input=rendered.out.encode(), timeout=60, check=True)
+    subprocess.run(["bash", "-n"], input=rendered.out.encode(), timeout=180, check=True)
 
 
 def test_render_shows_set_up_lines_in_their_order_with_their_sources(

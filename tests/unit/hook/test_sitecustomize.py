@@ -40,7 +40,7 @@ def pythons() -> list[str]:
 
 def works(python: str) -> bool:
     """A shim of pyenv may stand for a Python that is not chosen."""
-    return subprocess.run([python, "-c", ""], capture_output=True, timeout=60).returncode == 0
+    return subprocess.run([python, "-c", ""], capture_output=True, timeout=180).returncode == 0
 
 
 class Run:
@@ -53,7 +53,7 @@ class Run:
         local.mkdir(exist_ok=True)
         known = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         task = {LOCAL_DIR: str(local), TASK_TYPE: "worker", TASK_INDEX: "2", "PYTHONPATH": f"{HOOK}{paths}"}
-        done = subprocess.run(argv, env={**known, **task, **env}, capture_output=True, text=True, timeout=60, cwd=cwd)
+        done = subprocess.run(argv, env={**known, **task, **env}, capture_output=True, text=True, timeout=180, cwd=cwd)
         self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
         path = local / exception_name("worker", 2)
         self.noted: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
@@ -274,7 +274,7 @@ def test_line_of_several_words_is_written_at_once_and_a_started_one_at_the_end(p
     with packets, stdout:
         packets.settimeout(60)
         env = {**os.environ, **task, "PYTHONUNBUFFERED": "1"}
-        subprocess.run([python, "-c", program], env=env, stdout=stdout.fileno(), stderr=subprocess.STDOUT, timeout=60)
+        subprocess.run([python, "-c", program], env=env, stdout=stdout.fileno(), stderr=subprocess.STDOUT, timeout=180)
         assert [packets.recv(100) for _ in range(3)] == [b"step 1\n", b"loss 2\n", b"end"]
 
 

@@ -161,7 +161,7 @@ def test_ended_how_returns_the_exit_status_of_any_process(start: Start, ends: st
     watched = os.pidfd_open(process.pid)
     try:
         assert procfs.ended_how(watched) is None
-        process.communicate(b"\n", timeout=30)  # reaps it
+        process.communicate(b"\n", timeout=180)  # reaps it
         assert procfs.ended_how(watched) == (how if KERNEL_REPORTS_EXITS else None)
     finally:
         os.close(watched)

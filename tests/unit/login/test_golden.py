@@ -130,7 +130,7 @@ def test_same_plan_renders_the_same_script() -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_golden_scripts_pass_bash_n(case: str) -> None:
-    result = subprocess.run(["bash", "-n", str(GOLDEN / f"{case}.sh")], capture_output=True, text=True, timeout=30)
+    result = subprocess.run(["bash", "-n", str(GOLDEN / f"{case}.sh")], capture_output=True, text=True, timeout=180)
     assert (result.returncode, result.stderr) == (0, "")
 
 

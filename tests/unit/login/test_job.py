@@ -317,7 +317,7 @@ def test_public_names_of_the_package(fake: FakeScheduler, rough_path: Path) -> N
 
 def test_gridtf_training_is_loaded_on_first_use() -> None:
     code = "import sys, gridtf; assert 'gridtf.training' not in sys.modules; gridtf.training.Context"
-    subprocess.run(python(code), env=environment(), timeout=60, check=True)
+    subprocess.run(python(code), env=environment(), timeout=180, check=True)
 
 
 def test_type_checker_finds_a_misspelt_public_name(tmp_path: Path) -> None:

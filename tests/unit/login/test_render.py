@@ -34,7 +34,7 @@ def bash(script: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[
         env={"PATH": os.environ["PATH"], **environ},
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=30,
+        timeout=180,
     )
 
 
@@ -119,7 +119,7 @@ def test_expressions_of_shipped_templates_are_filtered() -> None:
 
 
 def test_bash_s_own_variables_are_refused_and_all_others_reach_the_job(tmp_path: Path) -> None:
-    listed = subprocess.run(["bash", "-c", "compgen -v"], capture_output=True, text=True, timeout=30).stdout.split()
+    listed = subprocess.run(["bash", "-c", "compgen -v"], capture_output=True, text=True, timeout=180).stdout.split()
     assert "RANDOM" in listed
     value = "a b$(touch pwned)\n"
     taken = {}

@@ -101,7 +101,7 @@ def test_full_disk_leaves_the_old_record_and_no_temporary_file(tmp_path: Path) -
         "except RunDirError as error: print(error)\n"
     )
     command = python(code, tmp_path / "r.json")
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, timeout=180)
     assert done.stdout.splitlines()[0] == f"cannot write {tmp_path / 'r.json'}: File too large"
     assert os.listdir(tmp_path) == ["r.json"]
     assert read_record(tmp_path / "r.json") == {"old": True}
@@ -178,7 +178,7 @@ def test_folder_of_another_user_is_reported_with_a_hint(tmp_path: Path) -> None:
         "except RunDirError as error: print(error)\n"
     )
     command = python(code, tmp_path)
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, timeout=180)
     what, hint = done.stdout.splitlines()
     if what.startswith("cannot list"):  # pytest's own folders may be closed to other users
         assert what == f"cannot list {tmp_path}: Permission denied"
@@ -431,7 +431,7 @@ def eight_at_once(code: str, *arguments: object) -> list[str]:
             ]
             os.close(reader)
             time.sleep(0.2)  # all are waiting now, and begin when the pipe is closed
-        return [maker.communicate(timeout=60)[0] for maker in makers]
+        return [maker.communicate(timeout=180)[0] for maker in makers]
 
 
 def test_concurrent_processes_make_different_attempts(tmp_path: Path) -> None:

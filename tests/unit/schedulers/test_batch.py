@@ -87,5 +87,5 @@ print(end.code)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_to_all_ends_the_start_of_agents_but_no_command_of_a_launcher(number: int, tmp_path: Path) -> None:
     argv = [sys.executable, "-c", REACHES_NEW_CHILD, str(int(number)), str(tmp_path / "agents.log")]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=180, check=False)
     assert (done.stdout, done.stderr) == (f"there\n{-number}\n", "")

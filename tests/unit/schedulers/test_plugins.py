@@ -109,7 +109,7 @@ def gridtf(folder: Path, *words: str, **environ: str) -> subprocess.CompletedPro
         },
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
 
