@@ -36,6 +36,7 @@ from gridtf.schedulers.api import (
     Wait,
 )
 from gridtf.schedulers.local import LocalScheduler
+from gridtf.schedulers.local.injob import LocalInJob
 from gridtf.states import JobState
 from tests.support.plans import job, resolved
 from tests.support.states import PREEMPTED, RUNNING, TIMEOUT
@@ -67,13 +68,15 @@ class FakeAgent:
         self.end = self.end or AgentEnd(-9, self.host)
 
 
-class FakeCluster(LocalScheduler):
+class FakeCluster(LocalInJob):
     """Hosts of these names on the loopback device; the test sets what it reports about the end of the job."""
 
     last_warnings = frozenset({int(signal.SIGUSR2)})
 
     def __init__(self, hosts: Sequence[str]) -> None:
-        super().__init__()
+        super().__init__(LocalScheduler())
+        vars(self.scheduler)["injob"] = self  # the half that it shows
+        self.scheduler.login.cancel = self.cancel  # type: ignore[method-assign]
         self.agents = {host: FakeAgent(host) for host in hosts}
         self.waits: list[tuple[str, float]] = []
         self.refusal: GridtfError | None = None
@@ -134,7 +137,7 @@ class Attempt:
         self.spec = job(**{"tasks": {"worker": {"count": len(hosts)}}, "kill_grace": 1.0, **spec})
         request = resolved(self.spec)
         of = (self._listener_of, self._recorder_of)
-        self.launcher = Launcher(self.run, self.spec, request, self.cluster, "4711", self.system, *of)
+        self.launcher = Launcher(self.run, self.spec, request, self.cluster.scheduler, "4711", self.system, *of)
         self.attempt, self.nonce = self.launcher.attempt, self.launcher.nonce
         self.states: dict[str, dict[str, Record]] = {host: {} for host in hosts}
         self.more: dict[str, Record] = {host: {} for host in hosts}
@@ -584,7 +587,7 @@ def test_job_that_is_cleaned_up_after_its_earlier_start_starts_once_more_by_itse
         137, "h1", (), CleanedUpError("all of the job there was killed", host="h1")
     )
     made = attempt.launcher
-    of = (made.request, attempt.cluster, "4711", attempt.system, made.listener_of, made.recorder_of)
+    of = (made.request, attempt.cluster.scheduler, "4711", attempt.system, made.listener_of, made.recorder_of)
     supervise(Launcher(attempt.run, attempt.spec, *of))
     second, third = (read_record(attempt.run.attempt(number).verdict) or {} for number in (2, 3))
     assert (second["next"], second["reason"]) == (

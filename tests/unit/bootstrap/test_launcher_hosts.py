@@ -200,14 +200,16 @@ from gridtf.bootstrap.launcher.launcher import launch
 from gridtf.errors import SchedulerError
 from gridtf.run.rundir import RunDir
 from gridtf.schedulers.local import LocalScheduler
+from gridtf.schedulers.local.injob import LocalInJob
 from gridtf.jobspec.spec import JobSpec
 
-class Failing(LocalScheduler):
+class Failing(LocalInJob):
     def start_agents(self, allocation, call, environ):
         assert "secret" in RunDir(sys.argv[1]).attempt(1).listener.read_text()
         raise SchedulerError("cannot start them")
 
-spec, scheduler = JobSpec(command=("true",), kill_grace=0.1), Failing()
+spec, scheduler = JobSpec(command=("true",), kill_grace=0.1), LocalScheduler()
+vars(scheduler)["injob"] = Failing(scheduler)
 request = scheduler.login.resolve(spec, in_job=True)
 sys.exit(launch(RunDir(sys.argv[1]), spec, request, scheduler, "7", dict(os.environ)))
 """

@@ -15,7 +15,7 @@ import pytest
 from gridtf import schedulers
 from gridtf.doctor import folders
 from gridtf.findings import Examination, Finding, Level, Setting, collect
-from gridtf.jobspec import precheck
+from gridtf.host import mounts
 from gridtf.jobspec.config import Configured
 from gridtf.jobspec.spec import JobSpec
 
@@ -109,7 +109,7 @@ def test_run_root_is_judged_where_symbolic_links_lead(tmp_path: Path, monkeypatc
     (tmp_path / "real").mkdir()
     (tmp_path / "home").symlink_to("real")
     monkeypatch.setattr(folders, "own_mounts", lambda: f"{MOUNTS}fs1:/gpfs {tmp_path / 'real'} gpfs rw 0 0\n")
-    monkeypatch.setattr(precheck, "OF_A_HOST", ())
+    monkeypatch.setattr(mounts, "OF_A_HOST", ())
     home = tmp_path / "home"
     found = collect(folders.run_root(NOTHING, schedulers.get("slurm"), {}, home, home / "runs"))
     (finding,) = (finding for finding in found.findings if finding.check == "run_root.shared")
