@@ -110,7 +110,7 @@ class Parser(argparse.ArgumentParser):
             return
         from gridtf.jobspec import synonyms
 
-        if (at := next((at for at, word in enumerate(words) if word in synonyms.QSUB_WORDS), None)) is not None:
+        if (at := next((at for at, word in enumerate(words) if synonyms.is_of_qsub(word)), None)) is not None:
             raise UsageError(f"unknown option {words[at]}", hint=synonyms.qsub(words[at], words[at + 1 :]))
         file = others[:1] if others[0].endswith(".toml") else []
         program = others[len(file) :]

@@ -65,7 +65,7 @@ def load(
         raise UsageError(f"{name}:{number}: it is not UTF-8 text", hint="save the file as UTF-8") from None
     except OSError as error:
         raise GridtfError(f"cannot read {name}: {error.strerror}") from None
-    tomllib = _tomllib()
+    tomllib = toml_parser()
     try:
         return tomllib.loads(text), locate(text), owner
     except tomllib.TOMLDecodeError as error:
@@ -81,7 +81,8 @@ def load(
         raise UsageError(f"{name}: it is nested too deeply, or a number has thousands of digits") from None
 
 
-def _tomllib() -> Any:
+def toml_parser() -> Any:
+    """The module tomllib, or tomli for Python 3.10."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -102,7 +103,7 @@ def _in_toml(line: str) -> str:
     if re.search(r"[][{}=\\]", value if inner is None else inner):
         return ""
     with contextlib.suppress(ValueError):
-        _tomllib().loads(f"{key} = {value}")
+        toml_parser().loads(f"{key} = {value}")
         return "" if line.startswith(f"{key} = {value}") else f"{key} = {value}"  # it is wrong only where it stands
     if inner is not None:
         return f"{key} = {toml([word.strip(_QUOTES + ' ') for word in inner.split(',') if word.strip()])}"

@@ -86,7 +86,6 @@ PURE = {
     "jobspec.spec",
     "jobspec.request",
     "jobspec.options",
-    "jobspec.synonyms",
     "bootstrap.plan.placement",
     "observe.gpus",
     "observe.happened",

@@ -19,19 +19,17 @@ FLAGS = {flag: option.metavar for option in schedulers.job_options() for flag in
 
 def test_every_row_leads_to_something_that_exists() -> None:
     submit = {flag for action in find_command("submit").parser()._actions for flag in action.option_strings}
-    assert {name.split()[0] for name in synonyms._COMMANDS} <= set(COMMANDS)
-    assert {command for commands, _, _ in synonyms._OF_COMMANDS for command in commands.split()} <= set(COMMANDS)
-    assert {f"--{name.replace('_', '-')}" for row in synonyms._OPTIONS for name in row.split()} <= submit
-    assert set(synonyms._TASK_KEYS) <= set(fields(TaskSpec))
-    assert set(synonyms._TASK_TYPES) <= set(TASK_TYPES)
+    assert {name.split()[0] for name in synonyms.rows("commands")} <= set(COMMANDS)
+    assert {command for commands, _, _ in synonyms.rows("of_commands") for command in commands.split()} <= set(COMMANDS)
+    assert {f"--{name.replace('_', '-')}" for row in synonyms.rows("options") for name in row.split()} <= submit
+    assert set(synonyms.rows("task_keys")) <= set(fields(TaskSpec))
+    assert set(synonyms.rows("task_types")) <= set(TASK_TYPES)
 
 
 def test_no_word_stands_in_two_rows() -> None:
-    for table in (synonyms._OPTIONS, synonyms._TASK_KEYS, synonyms._TASK_TYPES):
-        words = [word for row in table.values() for word in row.split()]
+    for found in map(synonyms.rows, ("commands", "options", "task_keys", "task_types")):
+        words = [word for row in found.values() for word in row.split()]
         assert len(words) == len(set(words))
-    commands = [word for row, _ in synonyms._COMMANDS.values() for word in row.split()]
-    assert len(commands) == len(set(commands))
 
 
 @pytest.mark.parametrize(
