@@ -7,7 +7,6 @@ clusters, by `gridtf run` inside one allocation (tests/cluster/test_program_faul
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -372,9 +371,8 @@ class Fault(Fields):
         return ["run", "--name", self.name, "--run-dir", str(folder / self.name), *words, *more, "--", *command]
 
     def fits(self, verdict: Mapping[str, object]) -> bool:
-        """Whether a verdict is what it should be; less what another test's MPI has in /dev/shm at the moment."""
-        reason = re.sub(r" \(left on \S+: (/dev/shm/mpich_\w+ \([^()]*\)(, )?)+\)", "", str(verdict["reason"]))
-        return verdict["state"] == self.state and fits(self.line, reason)
+        """Whether a verdict is what it should be."""
+        return verdict["state"] == self.state and fits(self.line, verdict["reason"])
 
 
 _CULPRIT = "worker:2 on HOST: "
