@@ -76,7 +76,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def block_signals(spared: Iterable[int] = ()) -> None:
-    """Block the signals that wait_for_signal returns; children must call unblock_signals, before they exec as well.
+    """Block the signals that wait_for_signal returns; new children call unblock_signals, also those that exec.
 
     The parent may have ignored some of them: a script with `trap '' TERM`, or a daemon with SIGCHLD ignored, whose
     children leave no exit code. Their default disposition is restored.

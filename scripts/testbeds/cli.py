@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-# Tests run commands on hosts all the time: what `exec` does not need is imported elsewhere, also from typing.
 import os
 import signal
 import sys
@@ -10,12 +9,13 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
+# `exec` has to start fast, since tests call it all the time: what it does not need, the other verbs import themselves.
 from . import bed as beds
 from .bed import HUB, Bed
 from .errors import TestbedError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 

@@ -15,6 +15,8 @@ from tests.support.programfaults import FAULTS, PROGRAM
 sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
 import faulttables
 
+MPICH = "/dev/shm/mpich_shm_6addf31a_{} (2 MiB of memory, made by this or another job of yours)"
+
 
 def test_tables_of_faults_are_up_to_date() -> None:
     text = faulttables.PAGE.read_text(encoding="utf-8")
@@ -45,6 +47,8 @@ def test_fault_without_a_command_of_its_own_is_in_the_program(fault: object) -> 
         ("No module [Errno N]", "No module [Errno 2]", True),
         ("NODE", "5ODE", False),
         ("HOSTS", "n1S", False),
+        ("killed by SIGABRT", f"killed by SIGABRT (left on vm: {MPICH.format(1)}, {MPICH.format(2)})", True),
+        ("killed by SIGABRT", f"killed by SIGABRT (left on vm: {MPICH.format(1)}, /dev/shm/mine (1 MiB))", False),
     ],
 )
 def test_words_of_an_expected_line_stand_for_others(expected: str, line: str, same: bool) -> None:

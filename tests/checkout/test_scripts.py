@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from testbeds import cli
 
 from tests.support.topics import TOPICS
 
@@ -339,3 +340,26 @@ def test_skipped_test_fails_in_ci(tmp_path: Path, ci: str, code: int, way: list[
     assert ("must not be skipped where CI=true: Skipped: no such thing here" in done.stdout) == bool(ci)
     assert ("FAILED test_it.py::test_skips - " in done.stdout) == bool(ci)
     assert f"{1 if ci else 2} skipped" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "slurm exec n1 hostname",
+        "sge exec --root ctl ls --color -l",
+        "slurm exec --user bob --env A=1 --env=B=x=y --cwd=/tmp login env",
+        "slurm exec --user=bob --root n1 id",
+        "slurm exec n1",
+    ],
+)
+def test_words_of_exec_mean_the_same_without_argparse(words: str) -> None:
+    """scripts/testbed reads them by itself, to start faster."""
+    by_argparse = cli._parser().parse_args(words.split())
+    assert vars(cli._exec_options(words.split())) == vars(by_argparse)
+
+
+@pytest.mark.parametrize(
+    "words", ["slurm up", "slurm exec", "slurm exec --help", "slurm exec --usr bob n1 id", "pbs exec n1 id"]
+)
+def test_words_that_have_to_be_explained_are_left_to_argparse(words: str) -> None:
+    assert cli._exec_options(words.split()) is None

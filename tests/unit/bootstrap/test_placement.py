@@ -335,7 +335,7 @@ def _fits_by_brute_force(allocation: Allocation, chief: int, workers: int, needs
 
 
 @pytest.mark.parametrize("part", [0.1, pytest.param(0.4, marks=pytest.mark.thorough)])  # all take minutes
-def test_placement_invariants_hold_for_all_combinations(part: float) -> None:
+def test_placement_invariants_hold_for_combinations(part: float) -> None:
     seen: Counter[str] = Counter()
     combinations = _combinations()
     for allocation, values in random.Random(1).sample(combinations, round(part * len(combinations))):
