@@ -19,6 +19,7 @@ from pathlib import Path
 import scale_agents
 
 from gridtf.bootstrap.launcher.launcher import Launcher, supervise
+from gridtf.bootstrap.plan.launchedjob import LaunchedJob
 from gridtf.bootstrap.system import System
 from gridtf.bootstrap.wire import messages, stream
 from gridtf.bootstrap.wire.recorder import Recorder
@@ -223,7 +224,8 @@ def main(run: Path, size: int, marks: Path) -> None:
     processes.block_signals()
     processes.become_subreaper()
     system = System()
-    attempt = Launcher(RunDir(run), spec, request, scheduler, "1", system, ObservedListener, CountedRecorder)
+    job = LaunchedJob(RunDir(run), spec, request, scheduler, "1", system)
+    attempt = Launcher(job, ObservedListener, CountedRecorder)
     print("ready", flush=True)
     sys.stdin.readline()
     observer.note("begin")

@@ -41,7 +41,7 @@ schedulers.sge: errors files findings host jobspec run schedulers states text va
 bootstrap:
 bootstrap.system: host run
 bootstrap.wire: bootstrap.system errors host run
-bootstrap.plan: contract errors host jobspec run schedulers text values
+bootstrap.plan: bootstrap.system contract errors host jobspec run schedulers text values
 bootstrap.judge: bootstrap.plan bootstrap.system contract errors host jobspec run schedulers states text values
 bootstrap.agent: gridtf bootstrap.judge bootstrap.plan bootstrap.system bootstrap.wire contract errors files host
     jobspec run schedulers states text values

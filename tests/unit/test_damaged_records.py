@@ -24,9 +24,11 @@ from gridtf.bootstrap.agent.node import AgentSupervisor
 from gridtf.bootstrap.join import Joining, Member, assign_ranks
 from gridtf.bootstrap.judge import together
 from gridtf.bootstrap.judge.verdict import decide, of_task
+from gridtf.bootstrap.launcher.contact import TerminatedBySignal
 from gridtf.bootstrap.launcher.hosts import HostMonitor
 from gridtf.bootstrap.launcher.launcher import Launcher
 from gridtf.bootstrap.plan import addresses, environment, rendezvous, versions
+from gridtf.bootstrap.plan.launchedjob import LaunchedJob
 from gridtf.bootstrap.plan.placement import place
 from gridtf.bootstrap.plan.rendezvous import AttemptPlan
 from gridtf.bootstrap.wire import messages, stream
@@ -260,7 +262,8 @@ def joined_observer_reads(run: RunDir) -> None:
 
 def launcher_is_signalled(run: RunDir) -> None:
     of = (FakeListener, InlineRecorder)
-    Launcher(run, SPEC, resolved(SPEC), local.scheduler, "7", FakeSystem(), *of)._of_signal(15)
+    launched = LaunchedJob(run, SPEC, resolved(SPEC), local.scheduler, "7", FakeSystem())
+    Launcher(launched, *of).ending.of_exception(TerminatedBySignal(15))
 
 
 def cancel_reads(run: RunDir) -> None:
@@ -368,7 +371,7 @@ def test_damaged_messages_of_an_agent_raise_gridtf_errors_only(
     def hear(message: bytes) -> None:
         listener = FakeListener()
         system = FakeSystem()
-        hosts = HostMonitor(attempt, listener, ["n1"], 30, [], system.sleep, system)
+        hosts = HostMonitor(attempt, listener, 30, system.sleep, system, ["n1"])
         hosts.listen()
         listener.say_raw("n1", message)
         hosts.read()

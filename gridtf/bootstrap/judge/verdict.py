@@ -112,6 +112,7 @@ class Verdict(Value):
             task where an agent failed.
         again: Whether the scheduler will start the job again; None: unknown, as is the final state.
         next: The number of the attempt that follows in the same allocation; None: none does.
+        continuation: Whether the job is started again, in words that follow the reason; may be empty.
         chain: The attempts of the job that have saved, up to this one (walltime.Chain); None where it is not to be
             continued.
     """
@@ -123,12 +124,18 @@ class Verdict(Value):
     cause: Record | None = None
     again: bool | None = False
     next: int | None = None
+    continuation: str = ""
     chain: Record | None = None
 
     @property
     def exit_code(self) -> int:
         """The exit code of the job script."""
         return exit_code(self.state)
+
+    @property
+    def summary(self) -> str:
+        """The reason and the continuation, in one line."""
+        return "; ".join(filter(None, (self.reason, self.continuation)))
 
     def noting(self, text: str) -> Verdict:
         """The same verdict with another observation, which may be empty."""
@@ -142,7 +149,7 @@ class Verdict(Value):
             started: When the attempt started, in seconds since the epoch.
             ended: When it ended, in seconds since the epoch.
         """
-        reason = f"{self.reason} ({self.why})" if self.why else self.reason
+        reason = f"{self.summary} ({self.why})" if self.why else self.summary
         return {
             "nonce": nonce,
             "state": self.state,
@@ -159,7 +166,7 @@ class Verdict(Value):
 
     def text(self) -> str:
         """Several lines for the job's log."""
-        lines = [f"{self.state}: {self.reason}", *(line for line in (self.why, self.hint) if line)]
+        lines = [f"{self.state}: {self.summary}", *(line for line in (self.why, self.hint) if line)]
         if self.cause and not self.cause["tail"]:
             lines.append(f"it printed nothing: {self.cause['log']}")
         elif self.cause:

@@ -7,6 +7,7 @@ from time import localtime, strftime
 
 from gridtf.bootstrap.judge.progress import MOST_IDLE, Progress, output_dir, reached
 from gridtf.bootstrap.judge.verdict import Verdict
+from gridtf.bootstrap.plan.launchedjob import LaunchedJob
 from gridtf.bootstrap.system import System
 from gridtf.errors import GridtfError
 from gridtf.jobspec.request import Request
@@ -17,7 +18,6 @@ from gridtf.schedulers.api import Scheduler
 from gridtf.text import counted
 from gridtf.values import Value
 
-_AGAIN = "; {} starts it again"  # in the reason
 _SOON = 60.0  # seconds before the request in which the scheduler is not asked again for the end of the job
 
 
@@ -142,54 +142,43 @@ def _stuck(progress: Progress) -> str:
     return "by new files in OUTPUT_DIR and the steps that tasks report (gridtf.progress)"
 
 
-def goes_on(
-    end: Verdict,
-    attempt: Attempt,
-    job_id: str,
-    spec: JobSpec,
-    scheduler: Scheduler,
-    environ: Mapping[str, str],
-    records: Mapping[str, Record],
-) -> Verdict:
+def goes_on(end: Verdict, attempt: Attempt, job: LaunchedJob, records: Mapping[str, Record]) -> Verdict:
     """Decide whether a job whose attempt has ended SAVED is started again.
 
     Args:
         end: The verdict on the attempt.
         attempt: The attempt.
-        job_id: The scheduler's id of the job.
-        spec: The specification of the job.
-        scheduler: Its scheduler.
-        environ: The environment of the launcher.
+        job: The job.
         records: Task name -> its record, as its host has reported it last.
 
     Returns:
         The verdict: ``again`` if the scheduler shall start the job again, else with the reason, and what a user can do.
     """
-    resumes = _can_be_resumed(attempt.run)
-    hint = f"to continue with its checkpoints: gridtf resume {job_id}" if resumes else end.hint
-    if not spec.continuations:
+    resumes, most = _can_be_resumed(attempt.run), job.spec.continuations
+    hint = f"to continue with its checkpoints: gridtf resume {job.job_id}" if resumes else end.hint
+    if not most:
         return end.replace(hint=hint)
-    chain = _before(attempt).after(reached(output_dir(attempt.run, spec), records))
-    if why := _cancelled(attempt.run) or chain.why_over(spec.continuations) or scheduler.injob.why_not_again(environ):
-        return end.replace(reason=f"{end.reason}; it is not started again: {why}", hint=hint, chain=chain.to_record())
+    chain = _before(attempt).after(reached(output_dir(attempt.run, job.spec), records))
+    injob, environ = job.scheduler.injob, job.system.environ
+    if why := _cancelled(attempt.run) or chain.why_over(most) or injob.why_not_again(environ):
+        return end.replace(continuation=f"it is not started again: {why}", hint=hint, chain=chain.to_record())
     chain = chain.replace(links=chain.links + 1)
-    reason = f"{end.reason}{_AGAIN.format(scheduler.title)} ({chain.links} of {spec.continuations})"
-    hint = f"if that does not happen: gridtf resume {job_id}" if resumes else ""  # as when it is removed from the queue
-    return end.replace(reason=reason, hint=hint, again=True, chain=chain.to_record())
+    continuation = f"{job.scheduler.title} starts it again ({chain.links} of {most})"
+    hint = f"if that does not happen: gridtf resume {job.job_id}" if resumes else ""  # as when it leaves the queue
+    return end.replace(continuation=continuation, hint=hint, again=True, chain=chain.to_record())
 
 
-def not_again(end: Verdict, error: Exception, job_id: str, scheduler: Scheduler) -> Verdict:
+def not_again(end: Verdict, error: Exception, job_id: str) -> Verdict:
     """The verdict on a job that is not started again although it should be.
 
     Args:
         end: The verdict so far.
         error: Why not.
         job_id: The scheduler's id of the job.
-        scheduler: Its scheduler.
     """
     why = error.what if isinstance(error, GridtfError) else f"{type(error).__name__}: {error}"
-    reason = f"{end.reason.partition(_AGAIN.format(scheduler.title))[0]}; it is not started again: {why}"
-    return end.replace(reason=reason, hint=f"to continue with its checkpoints: gridtf resume {job_id}", again=False)
+    hint = f"to continue with its checkpoints: gridtf resume {job_id}"
+    return end.replace(continuation=f"it is not started again: {why}", hint=hint, again=False)
 
 
 def _cancelled(run: RunDir) -> str:

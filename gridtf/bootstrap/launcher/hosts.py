@@ -50,11 +50,11 @@ class HostMonitor(Fields):
     Attributes:
         attempt: The attempt.
         listener: The streams from the agents.
-        hosts: The names of its hosts.
         limit: Seconds of silence after which a host counts as lost.
-        agents: Handles on the agents of these hosts.
         pause: Waits for a number of seconds; raises when a signal ends the job meanwhile.
         system: This host.
+        hosts: The names of its hosts; none before the allocation is known.
+        agents: Handles on the agents of these hosts.
         published: Host -> its addresses, ports, GPUs and versions.
         tasks: Task name -> its record, as its host has last reported it.
         waits: Host -> what its agent waits for.
@@ -69,11 +69,11 @@ class HostMonitor(Fields):
 
     attempt: Attempt
     listener: Listener
-    hosts: Sequence[str]
     limit: float
-    agents: Sequence[AgentHandle]
     pause: Callable[[float], None]
     system: System
+    hosts: Sequence[str] = ()
+    agents: Sequence[AgentHandle] = ()
 
     def __post_init__(self) -> None:
         self.published: dict[str, Record] = {}
@@ -91,6 +91,11 @@ class HostMonitor(Fields):
         self._skew: dict[str, float] = {}  # host -> seconds that its clock is behind this one, and a message's way
         self._gone: dict[str, Record] = {}  # host -> why its agent has ended by itself
         self._over: set[str] = set()  # hosts where no process of the job is left
+
+    @property
+    def met(self) -> bool:
+        """Whether all hosts have reported their ports."""
+        return bool(self.hosts) and self.published.keys() >= set(self.hosts)
 
     def listen(self) -> None:
         """Measure the silence of the hosts from now on."""
@@ -249,8 +254,7 @@ class HostMonitor(Fields):
         for end in self._ends():
             if isinstance(end.error, CleanedUpError):
                 # with all processes there; and no host has tasks before all have reported their ports
-                met = self.published.keys() >= set(self.hosts)
-                self._over |= {end.error.host} if met else set(self.hosts)
+                self._over |= {end.error.host} if self.met else set(self.hosts)
                 return end.error
         return None
 

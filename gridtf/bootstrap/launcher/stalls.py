@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gridtf.bootstrap.launcher.hosts import HostMonitor
 from gridtf.bootstrap.launcher.requests import Requests
+from gridtf.bootstrap.plan.launchedjob import LaunchedJob
 from gridtf.bootstrap.plan.placement import PlacedTask
-from gridtf.bootstrap.system import System
 from gridtf.bootstrap.wire import messages
 from gridtf.bootstrap.wire.recorder import Recorder
 from gridtf.run import stacks
@@ -74,28 +74,20 @@ class Stalls:
     """Looks after an attempt: answers requests for stacks, and finds out whether the job is stalled.
 
     Args:
-        after: Seconds after which a job that is quiet is stalled; None: that is not looked after.
-        tasks: The tasks of the job.
+        job: The job.
+        tasks: Its tasks.
         hosts: Its hosts.
         nonce: The nonce of the attempt.
         recorder: What writes the answer.
-        system: This host.
-        suspended: Whether the scheduler has suspended the job; None: it does not answer.
     """
 
     def __init__(
-        self,
-        after: float | None,
-        tasks: Sequence[PlacedTask],
-        hosts: HostMonitor,
-        nonce: str,
-        recorder: Recorder,
-        system: System,
-        suspended: Callable[[], bool | None],
+        self, job: LaunchedJob, tasks: Sequence[PlacedTask], hosts: HostMonitor, nonce: str, recorder: Recorder
     ) -> None:
-        self._after, self._tasks, self._hosts, self._nonce = after, tasks, hosts, nonce
-        self._recorder, self._system, self._suspended = recorder, system, suspended
-        self._requests = Requests(hosts.attempt, nonce, system)
+        self._job, self._tasks, self._hosts, self._nonce = job, tasks, hosts, nonce
+        self._recorder, self._system = recorder, job.system
+        self._after = job.spec.seconds_to_stall  # None: it is not found out whether the job is stalled
+        self._requests = Requests(hosts.attempt, nonce, job.system)
         self._asked: list[str] = []  # ids of requests that are to be answered
         self._id = ""  # of the dump that is being taken
         self._then: Callable[[Dump], None] = self._answer  # what is done with it
@@ -177,12 +169,16 @@ class Stalls:
         if self._since is None or self._stalled or self._system.time() - self._since < after:
             return
         if self._first is None:
-            if self._suspended() is False:
+            if self._runs():
                 self._ask(self._keep)
             else:
                 self._next = now + between(after)
         elif now - self._first.taken >= between(after):
             self._ask(self._compare)
+
+    def _runs(self) -> bool:
+        """Whether the scheduler knows that the job is not suspended."""
+        return self._job.scheduler.injob.suspended(self._system.environ) is False
 
     def _keep(self, taken: Dump) -> None:
         self._first = taken
@@ -190,6 +186,6 @@ class Stalls:
     def _compare(self, taken: Dump) -> None:
         first, self._first = self._first, taken
         whole = first is not None and not first.missing and not taken.missing
-        if first is not None and whole and stacks.equal(first.tasks, taken.tasks) and self._suspended() is False:
+        if first is not None and whole and stacks.equal(first.tasks, taken.tasks) and self._runs():
             self._stalled = taken.summary()
             self._system.log(self._text())

@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 from gridtf.bootstrap.judge.verdict import Verdict
-from gridtf.bootstrap.launcher.launcher import Launcher, progress_interval, supervise
+from gridtf.bootstrap.launcher.launcher import Launcher, supervise
+from gridtf.bootstrap.launcher.reporter import progress_interval
+from gridtf.bootstrap.plan.launchedjob import LaunchedJob
 from gridtf.bootstrap.plan.rendezvous import plan_of
 from gridtf.bootstrap.system import System
 from gridtf.bootstrap.wire import messages
@@ -137,7 +139,8 @@ class Attempt:
         self.spec = job(**{"tasks": {"worker": {"count": len(hosts)}}, "kill_grace": 1.0, **spec})
         request = resolved(self.spec)
         of = (self._listener_of, self._recorder_of)
-        self.launcher = Launcher(self.run, self.spec, request, self.cluster.scheduler, "4711", self.system, *of)
+        launched = LaunchedJob(self.run, self.spec, request, self.cluster.scheduler, "4711", self.system)
+        self.launcher = Launcher(launched, *of)
         self.attempt, self.nonce = self.launcher.attempt, self.launcher.nonce
         self.states: dict[str, dict[str, Record]] = {host: {} for host in hosts}
         self.more: dict[str, Record] = {host: {} for host in hosts}
@@ -587,8 +590,7 @@ def test_job_that_is_cleaned_up_after_its_earlier_start_starts_once_more_by_itse
         137, "h1", (), CleanedUpError("all of the job there was killed", host="h1")
     )
     made = attempt.launcher
-    of = (made.request, attempt.cluster.scheduler, "4711", attempt.system, made.listener_of, made.recorder_of)
-    supervise(Launcher(attempt.run, attempt.spec, *of))
+    supervise(Launcher(made.job, made.listener_of, made.recorder_of))
     second, third = (read_record(attempt.run.attempt(number).verdict) or {} for number in (2, 3))
     assert (second["next"], second["reason"]) == (
         3,
@@ -1070,7 +1072,7 @@ def test_events_are_written_before_the_verdict(tmp_path: Path, monkeypatch: pyte
 
         monkeypatch.setattr(thing, name, noted)
 
-    noting(attempt.launcher.journal, "end")
+    noting(attempt.launcher.reporter.journal, "end")
     noting(attempt.recorder, "settle")
     noting(attempt.launcher.attempt, "write_verdict")
     attempt.launcher.conclude(Verdict("COMPLETED", "all have ended"))
@@ -1147,10 +1149,10 @@ def test_what_users_should_know_is_an_event(tmp_path: Path) -> None:
 def test_record_of_every_attempt_tells_when_the_walltime_ends(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, time="1h")
     ends = attempt.system.wall - attempt.system.age() + 3600
-    attempt.launcher._record()
+    attempt.launcher.reporter.record()
     attempt.system.sleep(100.0)
     first = attempt.launcher
     of = (attempt._listener_of, attempt._recorder_of)
-    second = Launcher(first.run, first.spec, first.request, first.scheduler, "4711", attempt.system, *of)
-    assert second._limits["ends"] == pytest.approx(ends)
+    second = Launcher(first.job, *of)
+    assert second.reporter.ends == pytest.approx(ends)
     assert (read_record(first.attempt.launcher) or {})["ends"] == pytest.approx(ends)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from gridtf.bootstrap.launcher.hosts import AgentEndedError, HostMonitor
-from gridtf.bootstrap.launcher.launcher import launcher_addresses, summary_interval
+from gridtf.bootstrap.launcher.launcher import launcher_addresses
+from gridtf.bootstrap.launcher.reporter import summary_interval
 from gridtf.bootstrap.main import goes_with_the_job
 from gridtf.bootstrap.wire import messages
 from gridtf.errors import GridtfError, HostLostError
@@ -60,7 +61,7 @@ class Monitored:
         self.system = FakeSystem()
         self.listener = FakeListener()
         names = ["n1", "n2"]
-        self.hosts = HostMonitor(run.new_attempt(), self.listener, names, limit, agents, self._pause, self.system)
+        self.hosts = HostMonitor(run.new_attempt(), self.listener, limit, self._pause, self.system, names, agents)
 
     def _pause(self, seconds: float) -> None:
         raise InterruptedError("a signal ends the job")

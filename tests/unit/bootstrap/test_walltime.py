@@ -11,6 +11,7 @@ import pytest
 from gridtf.bootstrap.judge.progress import Progress
 from gridtf.bootstrap.judge.verdict import Verdict
 from gridtf.bootstrap.judge.walltime import Chain, EndOfJob, goes_on, until_next_look
+from gridtf.bootstrap.plan.launchedjob import LaunchedJob
 from gridtf.errors import SchedulerError
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
@@ -166,7 +167,9 @@ class Saved:
         attempt = self.run.new_attempt()
         records: dict[str, Record] = {"worker:0": {"progress": {"step": step, "values": {}, "time": 1.0}}}
         end = Verdict(JobState.SAVED, "worker:0 saved", hint="old")
-        decided = goes_on(end, attempt, "4711", self.spec, Site(None).scheduler, {}, records)
+        scheduler = Site(None).scheduler
+        launched = LaunchedJob(self.run, self.spec, resolved(self.spec), scheduler, "4711", FakeSystem())
+        decided = goes_on(end, attempt, launched, records)
         write_record(attempt.verdict, decided.record("n", 0.0, 1.0))
         return decided
 
@@ -177,9 +180,9 @@ def test_links_are_counted_from_attempt_to_attempt(tmp_path: Path) -> None:
     write_record(saved.run.new_attempt().verdict, {"nonce": "n", "state": "NODE_FAIL", "again": True})  # no link
     last = saved.attempt(30)
     assert [end.again for end in (first, second, last)] == [True, True, False]
-    assert second.reason == "worker:0 saved; the local scheduler starts it again (2 of 2)"
+    assert second.summary == "worker:0 saved; the local scheduler starts it again (2 of 2)"
     assert second.hint == "if that does not happen: gridtf resume 4711"
-    assert last.reason.startswith("worker:0 saved; it is not started again: it has been started again 2 times")
+    assert last.summary.startswith("worker:0 saved; it is not started again: it has been started again 2 times")
     assert last.hint == "to continue with its checkpoints: gridtf resume 4711"
 
 
@@ -192,7 +195,7 @@ def test_job_that_was_cancelled_while_it_saved_does_not_go_on(tmp_path: Path) ->
     saved = Saved(tmp_path, continuations=9)
     write_record(saved.run.cancelled, {"user": "alice", "host": "login", "time": 1.0})
     end = saved.attempt(10)
-    assert (end.again, end.reason) == (False, "worker:0 saved; it is not started again: it was cancelled by alice")
+    assert (end.again, end.summary) == (False, "worker:0 saved; it is not started again: it was cancelled by alice")
 
 
 def test_job_without_continuations_is_told_how_to_resume(tmp_path: Path) -> None:
