@@ -375,15 +375,15 @@ def test_damaged_messages_of_an_agent_raise_gridtf_errors_only(
         hosts.listen()
         listener.say_raw("n1", message)
         hosts.read()
-        json.dumps({"hosts": hosts.records()})
-        if hosts.published:
-            addresses.check(sorted(hosts.published.items()))
-            versions.differing(tasks, hosts.published)
-            rendezvous.merge(tasks, hosts.published)
-        outcome = decide(tasks, hosts.tasks)
+        json.dumps({"hosts": hosts.reports.records(hosts.hosts)})
+        if hosts.reports.published:
+            addresses.check(sorted(hosts.reports.published.items()))
+            versions.differing(tasks, hosts.reports.published)
+            rendezvous.merge(tasks, hosts.reports.published)
+        outcome = decide(tasks, hosts.reports.tasks)
         if outcome.cause:
-            of_task(outcome.cause, hosts.tasks[outcome.cause.name], attempt).record(NONCE, 0, 1)
-        together.separate(tasks, hosts.tasks)
+            of_task(outcome.cause, hosts.reports.tasks[outcome.cause.name], attempt).record(NONCE, 0, 1)
+        together.separate(tasks, hosts.reports.tasks)
         with contextlib.suppress(GridtfError):  # such as the reason in gone
             hosts.check()
 

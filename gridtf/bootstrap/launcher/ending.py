@@ -73,7 +73,7 @@ class Ending:
         self._tell_until_it_is_final(end or self._of_tasks())
         self._end_processes()
         # A crashed host reports nothing; the first symptom is that other tasks cannot reach its tasks.
-        lost = verdict.lost_hosts(self.tasks, self._hosts.tasks)
+        lost = verdict.lost_hosts(self.tasks, self._hosts.reports.tasks)
         also = f"lost contact with {counted(len(lost), 'host')}: {some(lost)}" if lost else ""
         if end is not None and end.state == JobState.NODE_FAIL:  # its reason names the one that was missed first
             return end.noting(also) if len(lost) > 1 else end
@@ -82,7 +82,7 @@ class Ending:
         if (cleaned := self._hosts.cleaned_up()) is not None:  # tasks that have failed may have done so for that
             self.error = cleaned
             return self._of_error(cleaned).noting(self._earlier_start())
-        also = also or verdict.saved_before(self.tasks, self._hosts.tasks)
+        also = also or verdict.saved_before(self.tasks, self._hosts.reports.tasks)
         return self._of_tasks(end, also, lost) or self._of_hosts()
 
     def look_after_parent(self) -> None:
@@ -154,8 +154,8 @@ class Ending:
         from gridtf.bootstrap.plan import environment
 
         members = environment.members(self._job.spec, self.tasks)
-        end = together.noted(end, self.tasks, members, self._hosts.tasks)
-        return ownfolders.noted(end, self.tasks, self._hosts.tasks)
+        end = together.noted(end, self.tasks, members, self._hosts.reports.tasks)
+        return ownfolders.noted(end, self.tasks, self._hosts.reports.tasks)
 
     def _of_tasks(self, end: Verdict | None = None, also: str = "", lost: Sequence[str] = ()) -> Verdict | None:
         """The verdict on the first cause, or end where no task has failed.
@@ -165,7 +165,7 @@ class Ending:
             also: What else was noticed.
             lost: The hosts that do not report any more.
         """
-        records, attempt = self._hosts.by_one_clock(), self._reporter.attempt
+        records, attempt = self._hosts.reports.by_one_clock(), self._reporter.attempt
         cause = verdict.first_cause(self.tasks, records, attempt, self._begun, lost)
         if cause is None:
             return end
@@ -246,4 +246,4 @@ class Ending:
     def _of_timeout(self, reason: str) -> Verdict:
         self._read_if_possible()
         requested = self._reporter.checkpoint
-        return verdict.of_timeout(reason, self.tasks, self._hosts.tasks, requested=requested)
+        return verdict.of_timeout(reason, self.tasks, self._hosts.reports.tasks, requested=requested)

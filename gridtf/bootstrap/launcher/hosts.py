@@ -1,4 +1,4 @@
-"""The launcher's view of the hosts of an attempt: what they report, how their agents end, and which host is silent."""
+"""The launcher's view of the hosts of an attempt: how their agents end, and which host is silent."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from gridtf.bootstrap.judge import verdict
+from gridtf.bootstrap.launcher.reports import Reports
 from gridtf.bootstrap.system import System
-from gridtf.bootstrap.wire import messages
 from gridtf.bootstrap.wire.heartbeat import Watch, interval
 from gridtf.bootstrap.wire.stream import Listener
 from gridtf.errors import CleanedUpError, GridtfError, HostLostError, TerminatedError
@@ -23,7 +23,6 @@ _LOOK = 0.1  # seconds between two looks at the hosts in a tear-down
 _A_MOMENT = 2.0  # seconds within which a scheduler that ends a job has signalled all of its processes
 _KILL_LIMIT = 5.0  # seconds within which a killed agent has ended
 _LAST_WORDS = 2.0  # seconds for the reason why an agent has ended
-_SKEW = 0.2  # seconds by which clocks of hosts may differ without being corrected: more than a message takes
 _CLOSED = 1.0  # seconds after which, in a tear-down, an agent that has closed its connection does not come back
 _RETURN = 10.0  # seconds within which an agent connects again when its connection was closed
 
@@ -45,7 +44,7 @@ class AgentEndedError(GridtfError):
 
 
 class HostMonitor(Fields):
-    """The hosts of one attempt: what they report, how their agents end, and which host is silent.
+    """The hosts of one attempt: how their agents end, and which host is silent.
 
     Attributes:
         attempt: The attempt.
@@ -55,16 +54,7 @@ class HostMonitor(Fields):
         system: This host.
         hosts: The names of its hosts; none before the allocation is known.
         agents: Handles on the agents of these hosts.
-        published: Host -> its addresses, ports, GPUs and versions.
-        tasks: Task name -> its record, as its host has last reported it.
-        waits: Host -> what its agent waits for.
-        checkpoint: Whether a host reports that a checkpoint was requested there.
-        reports: How many states of tasks have been reported.
-        changed: Whether something has been reported since the owner of this set it to False.
-        progressed: The same for the progress of tasks, and for samples.
-        happened: Events of hosts and tasks, until the owner takes them: as in events.jsonl.
-        sampled: Samples, and when logs have grown, until the owner takes them: messages of the kind SAMPLE.
-        stacks: Host -> its answer to the last request for stacks.
+        reports: What the hosts have reported.
     """
 
     attempt: Attempt
@@ -76,26 +66,13 @@ class HostMonitor(Fields):
     agents: Sequence[AgentHandle] = ()
 
     def __post_init__(self) -> None:
-        self.published: dict[str, Record] = {}
-        self.tasks: dict[str, Record] = {}
-        self.waits: dict[str, str] = {}
-        self.checkpoint = False
-        self.reports = 0
-        self.changed = self.progressed = False
-        self.stacks: dict[str, Record] = {}
-        self.happened: list[Record] = []
-        self.sampled: list[Record] = []
-        self._samples: dict[str, Record] = {}  # host -> its newest sample
-        self._states: dict[str, Record] = {}  # host -> what it has reported last
+        self.reports = Reports(self.system)
         self._watches: dict[str, Watch] = {}
-        self._skew: dict[str, float] = {}  # host -> seconds that its clock is behind this one, and a message's way
-        self._gone: dict[str, Record] = {}  # host -> why its agent has ended by itself
-        self._over: set[str] = set()  # hosts where no process of the job is left
 
     @property
     def met(self) -> bool:
         """Whether all hosts have reported their ports."""
-        return bool(self.hosts) and self.published.keys() >= set(self.hosts)
+        return bool(self.hosts) and self.reports.published.keys() >= set(self.hosts)
 
     def listen(self) -> None:
         """Measure the silence of the hosts from now on."""
@@ -110,90 +87,7 @@ class HostMonitor(Fields):
         for host, kind, content in self.listener.receive():
             if host in self._watches:
                 self._watches[host].heard()
-            if kind == messages.HOST:
-                if host not in self.published:
-                    self.happened.append({"time": self.system.time(), "event": "ready", "host": host})
-                self.published[host] = content
-                self.changed = True
-            elif kind == messages.STATE:
-                self._note(host, content)
-            elif kind == messages.STACKS:
-                self.stacks[host] = content
-            elif kind == messages.SAMPLE:
-                self._note_sample(host, content)
-            elif kind == messages.GONE:
-                self._gone[host] = content
-                self.changed = True
-                if content.get("over"):
-                    self._over.add(host)
-
-    def _note(self, host: str, state: Record) -> None:
-        self.reports += 1
-        if "time" in state:
-            late = self.system.time() - state["time"]
-            self._skew[host] = min(late, self._skew.get(host, late))  # the least has spent the least time on its way
-            state = {name: value for name, value in state.items() if name != "time"}
-        before = self._states.get(host, {})
-        self._states[host] = state
-        self.changed = self.changed or _without_progress(before) != _without_progress(state)
-        self.progressed = True
-        for name, task in state["tasks"].items():
-            self._note_event(host, name, self.tasks.get(name, {}), task)
-        self.tasks.update(state["tasks"])
-        if state.get("waits"):
-            self.waits[host] = state["waits"]
-        if state.get("checkpoint"):
-            self.checkpoint = True
-        if state.get("over"):
-            self._over.add(host)
-        if state.get("gone"):
-            self._gone[host] = state["gone"]
-
-    def _note_event(self, host: str, name: str, before: Record, task: Record) -> None:
-        """Note that a task was started, or has ended."""
-        skew = self._skew.get(host, 0.0)
-        shifted = _shifted(task, skew) if abs(skew) > _SKEW else task
-        restarts = task.get("restarts", 0)
-        event = {"task": name, "host": host}
-        if task.get("started") is not None and (before.get("started") is None or restarts > before.get("restarts", 0)):
-            more = {"restarts": restarts} if restarts else {}
-            self.happened.append({"time": shifted["started"], "event": "started", **event, **more})
-        if task.get("ended") is not None and before.get("ended") != task["ended"]:
-            how = {key: task.get(key) for key in ("state", "exit", "signal")}
-            self.happened.append({"time": shifted["ended"], "event": "ended", **event, **how})
-
-    def _note_sample(self, host: str, content: Record) -> None:
-        """Note what a host has used, and when the logs there have grown, by the clock of this host."""
-        skew = self._skew.get(host, 0.0)
-        if abs(skew) > _SKEW:
-            sample, logs = content.get("sample"), content["logs"]
-            logs = {task: [[time + skew, size] for time, size in points] for task, points in logs.items()}
-            content = {"logs": logs, **({"sample": {**sample, "time": sample["time"] + skew}} if sample else {})}
-        if "sample" in content:
-            self._samples[host] = content["sample"]
-        self.sampled.append(content)
-        self.progressed = True
-
-    def by_one_clock(self) -> dict[str, Record]:
-        """Task name -> its record, with its times by the clock of this host."""
-        found = dict(self.tasks)
-        for host, skew in self._skew.items():
-            if abs(skew) > _SKEW:
-                found.update({name: _shifted(task, skew) for name, task in self._states[host]["tasks"].items()})
-        return found
-
-    def records(self) -> dict[str, Record]:
-        """Host -> what it has reported, for the record of all hosts."""
-        found: dict[str, Record] = {}
-        for host in self.hosts:
-            known = {**self.published.get(host, {}), "tasks": {}, **self._states.get(host, {})}
-            if host in self._gone:
-                known["gone"] = self._gone[host]
-            if host in self._samples:
-                known["sample"] = self._samples[host]
-            if host in self.published or host in self._states or host in self._gone:
-                found[host] = known
-        return found
+            self.reports.take(host, kind, content)
 
     def check(self) -> None:
         """Check that all agents run and that no host is silent. Call read() first.
@@ -213,8 +107,8 @@ class HostMonitor(Fields):
             self._check_gone()
             raise self._ended(end)
         self._check_gone()
-        if self._over:
-            host = min(self._over)
+        if self.reports.over:
+            host = min(self.reports.over)
             raise GridtfError(f"the agent on host {host} has ended all processes there", hint="did a user signal it?")
         for host, watch in self._watches.items():
             if watch.silence() > watch.limit:
@@ -254,7 +148,7 @@ class HostMonitor(Fields):
         for end in self._ends():
             if isinstance(end.error, CleanedUpError):
                 # with all processes there; and no host has tasks before all have reported their ports
-                self._over |= {end.error.host} if self.met else set(self.hosts)
+                self.reports.over |= {end.error.host} if self.met else set(self.hosts)
                 return end.error
         return None
 
@@ -298,7 +192,7 @@ class HostMonitor(Fields):
     def _cut_off(self) -> bool:
         """Whether a host still reports although srun or qrsh has lost its agent: the stream tells it to stop."""
         recent = 3 * interval(len(self.hosts), self.limit)
-        lost = {end.host for end in self._ends() if isinstance(end.error, HostLostError)} - self._over
+        lost = {end.host for end in self._ends() if isinstance(end.error, HostLostError)} - self.reports.over
         return any(host in lost and watch.silence() < recent for host, watch in self._watches.items())
 
     def _all_over(self) -> bool:
@@ -307,7 +201,7 @@ class HostMonitor(Fields):
         silent = {host for host, watch in self._watches.items() if watch.silence() > watch.limit}
         now = self.system.monotonic()
         closed = {host for host, since in self.listener.lost.items() if now - since > _CLOSED}
-        return self._over | silent | closed >= set(self.hosts)
+        return self.reports.over | silent | closed >= set(self.hosts)
 
     def alone(self, here: str) -> bool:
         """Whether nothing has been heard of any host but this one for some time.
@@ -327,27 +221,22 @@ class HostMonitor(Fields):
 
     def note_over(self, host: str) -> None:
         """Note that no process of the attempt is left on this host."""
-        self._over.add(host)
-
-    def leftovers(self) -> str:
-        """What processes of the attempt have left behind, by host; empty where they have left nothing."""
-        found = {host: state["left"] for host, state in sorted(self._states.items()) if state.get("left")}
-        return "; ".join(f"left on {host}: {some(lines)}" for host, lines in found.items())
+        self.reports.over.add(host)
 
     def left(self) -> dict[str, float]:
         """The hosts where it is not certain that no process is left -> seconds since they were last heard of."""
         silence = {host: watch.silence() for host, watch in self._watches.items()}
-        return {host: silence.get(host, 0.0) for host in self.hosts if host not in self._over}
+        return {host: silence.get(host, 0.0) for host in self.hosts if host not in self.reports.over}
 
     def _check_gone(self) -> None:
-        if not self._gone:
+        if not self.reports.gone:
             return
-        if any(gone.get("orphaned") for gone in self._gone.values()):
+        if any(gone.get("orphaned") for gone in self.reports.gone.values()):
             self._wait_a_moment()  # if all processes of the job are being killed, the launcher is next
             for end in self._ends():
                 if end.error is not None and (end.host is None or end.code < 0):  # srun or qrsh was, not an agent
                     raise end.error
-        if all("signal" in gone for gone in self._gone.values()):
+        if all("signal" in gone for gone in self.reports.gone.values()):
             # Usually the scheduler is ending the whole job and signals the launcher too, so wait briefly. Otherwise one
             # agent crashed and srun or qrsh stopped the rest; which one is known once all have ended.
             self._wait_a_moment()
@@ -356,7 +245,7 @@ class HostMonitor(Fields):
                 if isinstance(end.error, TerminatedError) or (end.host and end.code):
                     raise self._ended(end)
             raise self._terminated()
-        gone = min(self._gone.values(), key=lambda gone: "signal" in gone)
+        gone = min(self.reports.gone.values(), key=lambda gone: "signal" in gone)
         kind = LauncherSilentError if gone.get("unheard") else GridtfError
         raise kind(gone["what"], why=gone["why"], hint=gone["hint"])
 
@@ -364,7 +253,7 @@ class HostMonitor(Fields):
         """Wait for what an agent still has to say: srun or qrsh may end before its last message has come."""
         until = self.system.monotonic() + _LAST_WORDS
         self.read()
-        while host in self.listener.connected and host not in self._gone and host not in self._over:
+        while host in self.listener.connected and host not in self.reports.gone and host not in self.reports.over:
             if (left := until - self.system.monotonic()) <= 0:
                 return
             self.system.wait(left)
@@ -376,9 +265,9 @@ class HostMonitor(Fields):
             self.pause(left)
 
     def _terminated(self) -> TerminatedError:
-        hosts = sorted(self._gone)
+        hosts = sorted(self.reports.gone)
         agents = "the agent on host" if len(hosts) == 1 else "the agents on hosts"
-        how = "/".join(sorted({signal_name(gone["signal"]) for gone in self._gone.values()}))
+        how = "/".join(sorted({signal_name(gone["signal"]) for gone in self.reports.gone.values()}))
         what = f"{agents} {some(hosts)} received {how}"
         return TerminatedError(what, hint="from the scheduler, which signals agents when it ends a job, or from a user")
 
@@ -412,15 +301,3 @@ class HostMonitor(Fields):
             if lines or self.system.monotonic() >= until:
                 return lines
             self.system.wait(_LOOK)
-
-
-def _shifted(task: Record, seconds: float) -> Record:
-    moved = {name: task[name] + seconds for name in ("started", "ended", "quiet") if task.get(name) is not None}
-    if noted := task.get("exception"):
-        moved["exception"] = {**noted, "time": noted["time"] + seconds}
-    return {**task, **moved}
-
-
-def _without_progress(state: Record) -> Record:
-    tasks = {name: {**task, "progress": None} for name, task in state.get("tasks", {}).items()}
-    return {**state, "tasks": tasks}

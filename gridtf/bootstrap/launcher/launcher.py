@@ -143,12 +143,12 @@ class Launcher(Fields):
             end = self.ending.of_exception(error)
         if self._watch is not None:
             self._watch.end()
-        end = self.ending.tear_down(end).noting(self.hosts.leftovers())
+        end = self.ending.tear_down(end).noting(self.hosts.reports.leftovers())
         if end.state == JobState.SAVED:
             from gridtf.bootstrap.judge import walltime
 
             try:
-                end = walltime.goes_on(end, self.attempt, self.job, self.hosts.tasks)
+                end = walltime.goes_on(end, self.attempt, self.job, self.hosts.reports.tasks)
             except Exception as error:  # a verdict is written in any case
                 end = walltime.not_again(end, error, self.job.job_id)
         self.ending.look_after_parent()
@@ -203,7 +203,7 @@ class Launcher(Fields):
             verdict=end,
             in_vain=attempts.in_vain(
                 self.ending.error,
-                self.hosts.tasks.get(name, {}),
+                self.hosts.reports.tasks.get(name, {}),
                 spec.task(name.partition(":")[0]).on_failure,
                 stalled=self._watch is not None and self._watch.stalled and spec.on_stall == "end",
             ),
@@ -362,7 +362,7 @@ class Launcher(Fields):
         """How far the job has come."""
         from gridtf.bootstrap.judge import progress
 
-        return progress.reached(progress.output_dir(self.job.run, self.job.spec), self.hosts.tasks)
+        return progress.reached(progress.output_dir(self.job.run, self.job.spec), self.hosts.reports.tasks)
 
     def _start_agents(self, allocation: Allocation) -> None:
         job, hosts = self.job, [host.name for host in allocation.hosts]
@@ -414,7 +414,7 @@ class Launcher(Fields):
         from gridtf.bootstrap.plan import addresses, environment, rendezvous, versions
 
         self._wait_for_hosts(plan)
-        published = self.hosts.published
+        published = self.hosts.reports.published
         addresses.check(sorted(published.items()))
         self.reporter.note("rendezvous")
         self.ending.versions = differing = versions.differing(plan.tasks, published)
@@ -432,7 +432,7 @@ class Launcher(Fields):
         begin = self.job.system.monotonic()
         while True:
             self.hosts.read()
-            missing = [host for host in plan.hosts if host not in self.hosts.published]
+            missing = [host for host in plan.hosts if host not in self.hosts.reports.published]
             if not missing:
                 return
             self.hosts.check()
@@ -440,7 +440,7 @@ class Launcher(Fields):
             if waited > plan.spec.start_timeout:
                 raise _missing(plan, missing)
             if waited > _MOST_REPORT:
-                waits = self.hosts.waits
+                waits = self.hosts.reports.waits
                 missing = [f"{host} ({waits[host]})" if host in waits else host for host in missing]
             reported = f"{len(plan.hosts) - len(missing)} of {counted(len(plan.hosts), 'host')}"
             self.reporter.report("waiting", f"rendezvous: {reported}, waiting for {some(missing)}")

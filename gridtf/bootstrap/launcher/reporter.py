@@ -108,16 +108,18 @@ class Reporter:
             ends = {} if self.ends is None else {"ends": self.ends}
             who = {"nonce": self.nonce, **self._identity, "began": self.started, **ends}
             recorder.write(self.attempt.launcher, json.dumps({**who, **record, "time": self._system.time()}))
-        hosts, age = self._hosts, float("inf") if final else now - self._summarized
-        if (hosts.changed and age >= summary_interval(len(hosts.hosts))) or (
-            hosts.progressed and age >= progress_interval(len(hosts.hosts), self._system.time() - self.started)
+        reports, hosts = self._hosts.reports, self._hosts.hosts
+        age = float("inf") if final else now - self._summarized
+        if (reports.changed and age >= summary_interval(len(hosts))) or (
+            reports.progressed and age >= progress_interval(len(hosts), self._system.time() - self.started)
         ):
-            self._summarized, hosts.changed, hosts.progressed = now, False, False
-            recorder.write(self.attempt.summary, json.dumps({"nonce": self.nonce, "hosts": hosts.records()}))
+            self._summarized, reports.changed, reports.progressed = now, False, False
+            summary = {"nonce": self.nonce, "hosts": reports.records(hosts)}
+            recorder.write(self.attempt.summary, json.dumps(summary))
 
     def idle(self) -> float:
         """Seconds until something is due to be written; infinite where nothing is."""
-        if not self._hosts.changed:
+        if not self._hosts.reports.changed:
             return self.journal.rest()
         due = self._summarized + summary_interval(len(self._hosts.hosts)) - self._system.monotonic()
         return min(max(0.0, due), self.journal.rest())
@@ -135,9 +137,10 @@ class Reporter:
 
     def _note_news(self) -> None:
         """Note what the hosts have told of their tasks."""
-        self.journal.add(self._hosts.happened)
-        self.journal.sample(self._hosts.sampled)
-        self._hosts.happened, self._hosts.sampled = [], []
+        reports = self._hosts.reports
+        self.journal.add(reports.happened)
+        self.journal.sample(reports.sampled)
+        reports.happened, reports.sampled = [], []
 
 
 def summary_interval(hosts: int) -> float:

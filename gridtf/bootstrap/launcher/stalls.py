@@ -114,7 +114,7 @@ class Stalls:
             self._asked.append(request)
         now = self._system.monotonic()
         if self._id:
-            answers = [host for host, answer in self._hosts.stacks.items() if answer["id"] == self._id]
+            answers = [host for host, answer in self._hosts.reports.stacks.items() if answer["id"] == self._id]
             if len(answers) < len(self._hosts.hosts) and now < self._deadline:
                 return self._text()
             self._id, taken = "", self._taken(self._id)
@@ -142,7 +142,7 @@ class Stalls:
         found: dict[str, Record] = {}
         left, missing = _MOST_IN_ALL, []
         for host in self._hosts.hosts:
-            answer = self._hosts.stacks.pop(host, {"id": ""})
+            answer = self._hosts.reports.stacks.pop(host, {"id": ""})
             if answer["id"] != asked:
                 missing.append(host)
                 continue
@@ -161,7 +161,7 @@ class Stalls:
     # --- whether the job is stalled
 
     def _judge(self, now: float, after: float, *, waits: bool) -> None:
-        since = None if waits else quiet_since(self._tasks, self._hosts.by_one_clock())
+        since = None if waits else quiet_since(self._tasks, self._hosts.reports.by_one_clock())
         if since is None or self._since is None or since > self._since + _SAME:
             if self._stalled:
                 self._system.log("the job is not stalled any more")

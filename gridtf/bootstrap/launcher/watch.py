@@ -73,16 +73,16 @@ class Watch:
         while True:
             self._hosts.read()
             self._look_at_walltime()
-            if judged != (self._hosts.reports, self._policy):  # most news are signs of life
-                judged = self._hosts.reports, self._policy
-                now = verdict.decide(self._tasks, self._hosts.tasks, self._policy, leader=self._job.spec.leader)
+            if judged != (self._hosts.reports.states, self._policy):  # most news are signs of life
+                judged = self._hosts.reports.states, self._policy
+                now = verdict.decide(self._tasks, self._hosts.reports.tasks, self._policy, leader=self._job.spec.leader)
                 self._separate = None
                 self._look_for_own_folders()
             stalled = self._look_for_stall(waits=bool(now.ended or now.awaited))
             if now.cause is not None:
                 return None
             if now.saved and (now.ended or self._saving.over()):
-                return verdict.of_saved(self._tasks, self._hosts.tasks, self._policy, self._job.spec)
+                return verdict.of_saved(self._tasks, self._hosts.reports.tasks, self._policy, self._job.spec)
             if now.leader and self._leaders.over():
                 self._policy = "chief"  # from now on its success is the job's
                 continue
@@ -90,7 +90,7 @@ class Watch:
                 self.stalled = True
                 return Verdict(JobState.FAILED, stalled, hint=stalls.HINT)
             if now.ended and (not now.lingering or self._evaluators.over()):
-                of = self._tasks, self._hosts.tasks, self._policy, self._job.spec
+                of = self._tasks, self._hosts.reports.tasks, self._policy, self._job.spec
                 return verdict.of_success(*of, distributed=self._distributed())
             if now.ended:
                 lingering = f"training has ended; waiting for {some(now.lingering)} {self._evaluators}"
@@ -116,7 +116,7 @@ class Watch:
         self._reporter.report("running", "; ".join(filter(None, about)))
 
     def _look_at_walltime(self) -> None:
-        if self._hosts.checkpoint or self._end_of_job.save_now():
+        if self._hosts.reports.checkpoint or self._end_of_job.save_now():
             self._contact.request_checkpoint()
         if self._end_of_job.end is not None:
             self._reporter.ends = self._end_of_job.end
@@ -139,7 +139,7 @@ class Watch:
     def _look_for_separate_training(self) -> str:
         """The warning that the tasks train separately, or that one keeps the others waiting; for tasks that have had
         the time to join the cluster."""
-        members, records = environment.members(self._job.spec, self._tasks), self._hosts.tasks
+        members, records = environment.members(self._job.spec, self._tasks), self._hosts.reports.tasks
         found = together.separate(self._tasks, records) or together.absent(members, records)
         if found and not self._warned:
             self._warned = True
@@ -147,7 +147,7 @@ class Watch:
         return found.running if found else ""
 
     def _look_for_own_folders(self) -> None:
-        before, self._own_folder = self._own_folder, ownfolders.told(self._tasks, self._hosts.tasks)
+        before, self._own_folder = self._own_folder, ownfolders.told(self._tasks, self._hosts.reports.tasks)
         if self._own_folder and not before:
             self._reporter.notice(self._own_folder, ownfolders.HINT)
 

@@ -121,18 +121,18 @@ def test_agent_that_has_printed_nothing_is_not_waited_for_long(tmp_path: Path) -
 
 def test_hosts_are_known_by_what_they_have_said_last(tmp_path: Path) -> None:
     seen = Monitored(tmp_path)
-    assert seen.hosts.records() == {}
+    assert seen.hosts.reports.records(seen.hosts.hosts) == {}
     published = {"host": "n1", "address": "n1", "ports": {"worker:0": 4711}, "master_port": 4712}
     seen.listener.say("n1", messages.HOST, published)
     seen.says("n2", waits="waiting for a GPU")
-    assert seen.hosts.published == {"n1": published}
-    assert seen.hosts.waits == {"n2": "waiting for a GPU"}
+    assert seen.hosts.reports.published == {"n1": published}
+    assert seen.hosts.reports.waits == {"n2": "waiting for a GPU"}
     seen.says("n1", {"worker:0": {"state": "RUNNING"}})
     seen.says("n2", {"worker:1": {"state": "RUNNING"}}, checkpoint=True)
     seen.says("n1", {"worker:0": {"state": "FAILED", "exit": 3}})
-    assert seen.hosts.tasks == {"worker:0": {"state": "FAILED", "exit": 3}, "worker:1": {"state": "RUNNING"}}
-    assert seen.hosts.checkpoint
-    assert seen.hosts.records() == {
+    assert seen.hosts.reports.tasks == {"worker:0": {"state": "FAILED", "exit": 3}, "worker:1": {"state": "RUNNING"}}
+    assert seen.hosts.reports.checkpoint
+    assert seen.hosts.reports.records(seen.hosts.hosts) == {
         "n1": {**published, "tasks": {"worker:0": {"state": "FAILED", "exit": 3}}},
         "n2": {"tasks": {"worker:1": {"state": "RUNNING"}}, "checkpoint": True},
     }
@@ -142,15 +142,15 @@ def test_progress_alone_is_no_change(tmp_path: Path) -> None:
     seen = Monitored(tmp_path)
     steps: list[Record] = [{"step": step, "values": {}, "time": 1.0} for step in (1, 2)]
     seen.says("n1", {"worker:0": {"state": "RUNNING", "progress": steps[0]}})
-    assert (seen.hosts.changed, seen.hosts.progressed) == (True, True)
-    seen.hosts.changed = seen.hosts.progressed = False
+    assert (seen.hosts.reports.changed, seen.hosts.reports.progressed) == (True, True)
+    seen.hosts.reports.changed = seen.hosts.reports.progressed = False
     seen.listener.say("n1", messages.ALIVE)
     seen.hosts.read()
-    assert (seen.hosts.changed, seen.hosts.progressed) == (False, False)
+    assert (seen.hosts.reports.changed, seen.hosts.reports.progressed) == (False, False)
     seen.says("n1", {"worker:0": {"state": "RUNNING", "progress": steps[1]}})
-    assert (seen.hosts.changed, seen.hosts.progressed) == (False, True)
+    assert (seen.hosts.reports.changed, seen.hosts.reports.progressed) == (False, True)
     seen.says("n1", {"worker:0": {"state": "FAILED", "exit": 1}})
-    assert seen.hosts.changed
+    assert seen.hosts.reports.changed
 
 
 def test_any_message_is_a_sign_of_life_of_its_host(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_reason_of_a_killed_agent_comes_from_its_supervisor(tmp_path: Path) -> N
     gone = {"what": "the agent on host n1 was killed by SIGKILL", "why": "", "hint": "was it killed by hand?"}
     seen.listener.say("n1", messages.GONE, gone)
     seen.hosts.read()
-    assert seen.hosts.records()["n1"]["gone"] == gone
+    assert seen.hosts.reports.records(seen.hosts.hosts)["n1"]["gone"] == gone
     with pytest.raises(GridtfError, match="the agent on host n1 was killed by SIGKILL"):
         seen.hosts.check()
 
