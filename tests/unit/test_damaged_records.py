@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from gridtf import contract
-from gridtf.bootstrap.agent.agent import EXITS, Agent
+from gridtf.bootstrap.agent.agent import Agent
+from gridtf.bootstrap.agent.exits import EXITS
 from gridtf.bootstrap.agent.node import AgentSupervisor
 from gridtf.bootstrap.join import Joining, Member, assign_ranks
 from gridtf.bootstrap.judge import together

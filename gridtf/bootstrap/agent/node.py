@@ -207,7 +207,7 @@ class AgentSupervisor:
         Returns:
             The agent's exit code, or one of agent.EXITS when it was killed.
         """
-        from gridtf.bootstrap.agent.agent import KILLED, LEFTOVERS, ORPHANED
+        from gridtf.bootstrap.agent.exits import KILLED, LEFTOVERS, ORPHANED
 
         terminated = False
         while (end := agent.poll()) is None:

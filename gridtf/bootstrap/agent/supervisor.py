@@ -41,6 +41,28 @@ class InPlace(Value):
 _NEVER = InPlace()
 
 
+class Program(Value):
+    """What a task runs.
+
+    Attributes:
+        argv: Its command line.
+        env: Its environment.
+        cwd: Its working folder.
+        log: The file for its stdout and stderr.
+        keep: Descriptors that it inherits.
+        ignored: Signals that it starts with ignored.
+        in_place: Whether restart() may start it again.
+    """
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: Path
+    log: Path
+    keep: Sequence[int] = ()
+    ignored: Collection[int] = ()
+    in_place: InPlace = _NEVER
+
+
 class TaskProcess(Fields):
     """One task's process.
 
@@ -60,8 +82,7 @@ class TaskProcess(Fields):
         progress: How far it has come, as it last reported; None before.
         exception: What the hook has noted of an exception that ends its program; None before.
         quiet: Since when it has done nothing, as in quiet.py; None: it does something.
-        in_place: Whether it may be started again.
-        start: Starts or restarts it.
+        program: What it runs; None before it was started.
         printed: Returns how many bytes its log has received; None: it writes its log itself.
     """
 
@@ -80,14 +101,18 @@ class TaskProcess(Fields):
     progress: Record | None = None
     exception: Record | None = None
     quiet: float | None = None
-    in_place: InPlace = _NEVER
-    start: Callable[[], None] = lambda: None
+    program: Program | None = None
     printed: Callable[[], int] | None = None
 
     @property
     def due(self) -> bool:
         """Whether it has failed and is to be started again."""
         return self.state == TaskState.PENDING and self.ended is not None
+
+    @property
+    def in_place(self) -> InPlace:
+        """Whether it may be started again."""
+        return self.program.in_place if self.program else _NEVER
 
     def record(self) -> Record:
         """The entry of the task in the record of its host."""
@@ -127,59 +152,44 @@ class Supervisor:
         self.spared: Collection[int] = ()
         self.gates: Collection[int] = ()
 
-    def start(
-        self,
-        name: str,
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        cwd: Path,
-        log: Path,
-        keep: Sequence[int] = (),
-        ignored: Iterable[int] = (),
-        in_place: InPlace = _NEVER,
-    ) -> None:
+    def start(self, name: str, program: Program) -> None:
         """Start one task in a session of its own, with its own log; it dies with this process.
 
         If the command cannot be started, the task is FAILED with exit code 127 or 126, as in a shell.
 
         Args:
             name: The name of the task.
-            argv: Its command line.
-            env: Its environment.
-            cwd: Its working folder.
-            log: The file for its stdout and stderr.
-            keep: Descriptors that it inherits.
-            ignored: Signals that it starts with ignored.
-            in_place: Whether restart() may start it again.
+            program: What it runs.
 
         Raises:
             RunDirError: The log cannot be written.
         """
-        task = self.tasks[name]
-        task.in_place = in_place
-
-        def run() -> None:
-            task.started = self._system.time()
-            with self.pump.output(name) if self.pump else _opened(log) as output:
-                if task.restarts:
-                    how = "was killed" if in_place.by_signal_only else "has failed"
-                    note = f"gridtf: the task {how}: restart {task.restarts} of at most {in_place.most}\n"
-                    output.write(note.encode())
-                    output.flush()
-                try:
-                    task.pid = self._system.start(argv, env, cwd=cwd, output=output, keep=keep, ignored=ignored)
-                    task.state = TaskState.RUNNING
-                except OSError as error:
-                    task.error = _explain(error, argv[0], cwd, env)
-                    task.exit = 127 if isinstance(error, FileNotFoundError) else 126
-                    task.state, task.ended = TaskState.FAILED, self._system.time()
-                    output.write(f"gridtf: {task.error}\n".encode())
-            self._settle()
-
-        task.start = run
+        self.tasks[name].program = program
         if self.pump:
-            task.printed = partial(self.pump.printed, name)
-        run()
+            self.tasks[name].printed = partial(self.pump.printed, name)
+        self._start(self.tasks[name], program)
+
+    def _start(self, task: TaskProcess, program: Program) -> None:
+        """Start or restart a task."""
+        task.started = self._system.time()
+        argv, env, cwd = program.argv, program.env, program.cwd
+        with self.pump.output(task.name) if self.pump else _opened(program.log) as output:
+            if task.restarts:
+                how = "was killed" if program.in_place.by_signal_only else "has failed"
+                note = f"gridtf: the task {how}: restart {task.restarts} of at most {program.in_place.most}\n"
+                output.write(note.encode())
+                output.flush()
+            try:
+                task.pid = self._system.start(
+                    argv, env, cwd=cwd, output=output, keep=program.keep, ignored=program.ignored
+                )
+                task.state = TaskState.RUNNING
+            except OSError as error:
+                task.error = _explain(error, argv[0], cwd, env)
+                task.exit = 127 if isinstance(error, FileNotFoundError) else 126
+                task.state, task.ended = TaskState.FAILED, self._system.time()
+                output.write(f"gridtf: {task.error}\n".encode())
+        self._settle()
 
     def collect(self) -> bool:
         """Note which tasks have ended, and reap orphans.
@@ -245,7 +255,8 @@ class Supervisor:
             task.exception = None
             task.ended = task.exit = task.signal = None
             task.oom = False
-            task.start()
+            if task.program:
+                self._start(task, task.program)
             started = True
         return started
 

@@ -274,7 +274,7 @@ class HostMonitor(Fields):
     def _ended(self, end: AgentEnd) -> GridtfError:
         if end.error is not None:
             return end.error
-        from gridtf.bootstrap.agent.agent import EXITS, NO_LAUNCHER
+        from gridtf.bootstrap.agent.exits import EXITS, NO_LAUNCHER
 
         who = f"the agent on host {end.host}" if end.host else "an agent"
         killed = signal_name(-end.code) if end.code < 0 else None

@@ -17,7 +17,8 @@ import pytest
 
 from gridtf import contract
 from gridtf.bootstrap.agent import local_dir
-from gridtf.bootstrap.agent.agent import BROKEN, LEFTOVERS, NO_LAUNCHER, NO_RUN_DIR, NO_WRITE, ORPHANED, Agent
+from gridtf.bootstrap.agent.agent import Agent
+from gridtf.bootstrap.agent.exits import BROKEN, LEFTOVERS, NO_LAUNCHER, NO_RUN_DIR, NO_WRITE, ORPHANED
 from gridtf.bootstrap.plan import rendezvous
 from gridtf.bootstrap.wire import messages
 from gridtf.errors import PlacementError

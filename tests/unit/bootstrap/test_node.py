@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gridtf.bootstrap.agent.agent import KILLED, LEFTOVERS, ORPHANED
+from gridtf.bootstrap.agent.exits import KILLED, LEFTOVERS, ORPHANED
 from gridtf.bootstrap.agent.node import AgentSupervisor, JobRunner, run_job
 from gridtf.bootstrap.wire import messages
 from gridtf.errors import RunDirError
