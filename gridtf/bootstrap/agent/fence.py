@@ -24,6 +24,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from gridtf.bootstrap.wire.helper import Helper
 from gridtf.host import gates, network, processes, procfs, sockets
 from gridtf.host.gates import Gate, Syn
 from gridtf.host.sockets import Connections, Ends
@@ -176,8 +177,7 @@ class Fence:
         self._addresses: list[str] = []
         self._udp: socket.socket | None = None
         self._guard: Guard | None = None
-        self._line: socket.socket | None = None  # to the guard's process; at its end when that has ended
-        self._started, self._pause = float("-inf"), _AGAIN
+        self._helper = Helper(_AGAIN, system)  # the guard's process
         if mode == OFF:
             return
         try:
@@ -268,41 +268,25 @@ class Fence:
 
     def leave(self) -> None:
         """Close the sockets of this process, when the tasks have ended. The gates go with the ports."""
-        for each in (self._udp, self._line):
-            if each is not None:
-                each.close()
+        if self._udp is not None:
+            self._udp.close()
+        self._helper.forget()
 
     def keep(self) -> None:
         """Start the guard again if it was killed: until then, nobody else gets in."""
         if self._guard is None:
             return
-        if self._line is not None:
-            try:
-                report = self._line.recv(1 << 12)
-            except BlockingIOError:
-                return
-            except OSError:
-                report = b""
-            if report:
-                self._system.log(report.decode(errors="replace"))
-                return
-            self._line.close()
-            self._line = None
+        was = self._helper.pid
+        if report := self._helper.hear():
+            self._system.log(report.decode(errors="replace"))
+        if was is not None and self._helper.pid is None:
             self._system.log("the guard of the tasks' ports has ended, and is started again")
             with suppress(OSError):
                 self._guard.begin()  # whom it has let in just now is not known any more
-            lived = self._system.monotonic() - self._started
-            self._pause = min(2 * self._pause, _LONGEST) if lived < _LONGEST else _AGAIN
-        now = self._system.monotonic()
-        if now - self._started < self._pause:
-            return
-        self._started = now
-        ours, theirs = socket.socketpair()
-        guard = self._guard
-        self._system.fork(lambda: guard.run(theirs))
-        theirs.close()
-        processes.signal_at_end_of(ours.fileno())
-        self._line = ours
+            lived = self._system.monotonic() - self._helper.begun
+            self._helper.again = min(2 * self._helper.again, _LONGEST) if lived < _LONGEST else _AGAIN
+        if self._helper.due:
+            self._helper.start(self._guard.run)
 
     def _give_up(self, why: str) -> None:
         self.state = f"{OFF}: {why}"

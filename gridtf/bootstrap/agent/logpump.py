@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gridtf.bootstrap.wire.helper import Helper
 from gridtf.errors import RunDirError
 from gridtf.host import processes
 from gridtf.run.logparts import begins_of, note_begins, older
@@ -49,8 +50,6 @@ class LogPump:
         limit: Bytes that the log of a task may have.
         system: This host.
 
-    Attributes:
-        pid: The id of the process that writes.
     """
 
     def __init__(self, logs: Mapping[str, Path], limit: int, system: System) -> None:
@@ -65,15 +64,16 @@ class LogPump:
         self._shared = _Shared(len(logs))
         self._seen, self._looked = 0, system.monotonic()  # the state of the process, and when it was last looked at
         self._stuck = 0.0  # seconds for which it has not taken what there is
-        self._begin()
+        self._helper = Helper(_AGAIN, system)
+        self._helper.start(self._write)
 
-    def _begin(self) -> None:
-        self._begun = self._system.monotonic()
-        self._line, theirs = socket.socketpair()
-        writer = _Writer(self._paths, self._reads, self._limit, self._shared)
-        self.pid = self._system.fork(lambda: writer.run(theirs))
-        theirs.close()
-        processes.signal_at_end_of(self._line.fileno())
+    @property
+    def pid(self) -> int | None:
+        """The id of the process that writes; None while there is none."""
+        return self._helper.pid
+
+    def _write(self, agent: socket.socket) -> None:
+        _Writer(self._paths, self._reads, self._limit, self._shared).run(agent)
 
     def output(self, name: str) -> BinaryIO:
         """A file that takes the output of a task, to be closed once the task has inherited it."""
@@ -86,14 +86,11 @@ class LogPump:
     def look(self) -> None:
         """Start the process again if it was killed, and discard output that it has not taken for too long."""
         now = self._system.monotonic()
-        with suppress(BlockingIOError):
-            self._line.recv(1)  # it never says anything: it has ended
-            if now - self._begun >= _AGAIN:
-                self._system.log(
-                    "what writes the logs of tasks was killed, and is started again: some lines may be missing"
-                )
-                self._line.close()
-                self._begin()
+        self._helper.hear()
+        if self._helper.due and self._helper.start(self._write):
+            self._system.log(
+                "what writes the logs of tasks was killed, and is started again: some lines may be missing"
+            )
         state, elapsed, self._looked = self._shared.state, now - self._looked, now
         if state != self._seen or not any(map(_waiting, self._reads)):
             self._seen, self._stuck = state, 0.0

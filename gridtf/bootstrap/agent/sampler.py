@@ -7,10 +7,10 @@ GPUs, which blocks for ever when a GPU has fallen off the bus. No file system th
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from gridtf.bootstrap.agent.supervisor import TaskProcess
 from gridtf.bootstrap.system import System
+from gridtf.bootstrap.wire.helper import Helper
 from gridtf.host import processes
 from gridtf.run.rundir import Record
 
@@ -33,7 +34,7 @@ _LOGS, _SILENT_LOGS = 0.25, 1.0  # seconds between two looks at the lengths of t
 _SOON_SILENT = 5.0  # seconds without output after which no task prints
 _THREADS = 6  # samples from one look at the states of all threads, of which TensorFlow has hundreds, to the next
 _FRESH = 3  # intervals after which a reading of the GPUs is no longer told
-_PIPE = 1 << 20  # bytes
+_MOST_UNSENT = 1 << 20  # bytes
 _SILENT = 10.0  # seconds without a report after which a task makes no steps any more, if its reports came faster before
 
 Points = Mapping[str, list[tuple[float, int]]]  # task -> (time, bytes that it had printed), oldest first
@@ -66,8 +67,7 @@ class Sampler:
     def __init__(self, interval: float, gpus: Collection[str], host: str, system: System) -> None:
         self._interval, self._gpus, self._host, self._system = interval, gpus, host, system
         self._due: float | None = None  # when the process is started
-        self._pid: int | None = None
-        self._pipe: int | None = None
+        self._helper = Helper(_AGAIN, system, wakes=False)
         self._received = b""
         self._sampled: dict[str, int] = {}  # the tasks that it looks at, and their process ids
         self._rates = Rates()
@@ -88,11 +88,14 @@ class Sampler:
         if self._due is None and running:
             self._due = now + _FIRST
         found = self._take(tasks)
-        if self._pid is not None and not running.items() <= self._sampled.items():  # a task was started again
-            self._system.signal([self._pid], signal.SIGTERM)
-            self._forget(now)
-        if self._pid is None and running and self._due is not None and now >= self._due:
-            self._start(running, {task.name: task.printed for task in tasks if task.printed})
+        if self._helper.pid and not running.items() <= self._sampled.items():  # a task was started again
+            self._helper.end(signal.SIGTERM)
+            self._helper.begun = float("-inf")
+        if self._helper.due and running and self._due is not None and now >= self._due:
+            printed = {task.name: task.printed for task in tasks if task.printed}
+            about = self._gpus, self._interval, self._host
+            self._sampled, self._received = running, b""
+            self._helper.start(lambda agent: _run(running, printed, *about, agent=agent, parent=self._system.pid))
         return found
 
     def last(self, tasks: Iterable[TaskProcess]) -> list[Record]:
@@ -106,7 +109,9 @@ class Sampler:
         """
         found = self._take(tasks)
         deadline = self._system.monotonic() + _ENDING
-        while self._pipe is not None and self._system.monotonic() < deadline:  # only a driver keeps it from ending
+        while (
+            self._helper.pid is not None and self._system.monotonic() < deadline
+        ):  # only a driver keeps it from ending
             self._system.sleep(0.005)
             found += self._take(tasks)
         return found
@@ -114,35 +119,10 @@ class Sampler:
     @property
     def pids(self) -> frozenset[int]:
         """The id of the process; nothing while there is none."""
-        return frozenset(() if self._pid is None else {self._pid})
-
-    def _start(self, tasks: dict[str, int], printed: Printed) -> None:
-        reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        with contextlib.suppress(OSError):  # an unprivileged user may have only so much in pipes
-            fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _PIPE)
-        parent = self._system.pid
-        try:
-            self._pid = self._system.fork(
-                lambda: _run(tasks, printed, self._gpus, self._interval, self._host, parent=parent, pipe=writing)
-            )
-        except OSError:  # no more processes
-            os.close(reading)
-            self._due = self._system.monotonic() + _AGAIN
-            return
-        finally:
-            os.close(writing)
-        self._pipe, self._sampled, self._received = reading, tasks, b""
+        return frozenset(() if self._helper.pid is None else {self._helper.pid})
 
     def _take(self, tasks: Iterable[TaskProcess]) -> list[Record]:
-        if self._pipe is None:
-            return []
-        try:
-            data = os.read(self._pipe, _PIPE)
-        except BlockingIOError:
-            return []
-        if not data:  # it was killed
-            self._forget(self._system.monotonic() + _AGAIN)
-        *lines, self._received = (self._received + data).split(b"\n")
+        *lines, self._received = (self._received + self._helper.hear()).split(b"\n")
         found = []
         for line in lines:
             with contextlib.suppress(ValueError):
@@ -151,12 +131,6 @@ class Sampler:
             if "sample" in record:
                 self._rates.add(record["sample"], tasks)
         return found
-
-    def _forget(self, due: float) -> None:
-        if self._pipe is not None:
-            os.close(self._pipe)
-        self._pid = self._pipe = None
-        self._due = due
 
 
 class Rates:
@@ -198,13 +172,14 @@ def _run(
     interval: float,
     host: str,
     *,
+    agent: socket.socket,
     parent: int,
-    pipe: int,
 ) -> None:
     """Sample until a signal ends this process, which then tells what it has seen last."""
     processes.die_with_parent(parent, signal.SIGKILL)
     processes.block_signals()
-    processes.keep_only([pipe])
+    processes.keep_only([agent.fileno()])
+    agent.setblocking(False)
     logs, readings = _Logs(tasks, printed), _Gpus(gpus, interval)
     taken = _Samples(tasks, host)
     due = time.monotonic() + min(interval, _SOON)
@@ -220,9 +195,9 @@ def _run(
                 told["sample"] = sample
             unsent += json.dumps(told, separators=(",", ":")).encode() + b"\n"
         try:
-            unsent = unsent[os.write(pipe, unsent) :] if unsent else b""
+            unsent = unsent[agent.send(unsent) :] if unsent else b""
         except BlockingIOError:  # the agent is stopped
-            unsent = unsent if len(unsent) < _PIPE else b""
+            unsent = unsent if len(unsent) < _MOST_UNSENT else b""
 
 
 class _Samples:

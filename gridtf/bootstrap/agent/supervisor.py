@@ -315,7 +315,7 @@ class Supervisor:
         self.collect()
         if self._system.childless():
             return []
-        if self.pump:  # it cannot write what it has
+        if self.pump and self.pump.pid:  # it cannot write what it has
             self._system.signal([self.pump.pid], signal.SIGKILL)
         return [pid for pid in self._tasks_of(self._system.descendants()) if pid not in self.spared]
 

@@ -6,11 +6,12 @@ It looks in the launcher's place, since a file system that hangs must not stop t
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
+import socket
 import time
 
 from gridtf.bootstrap.system import System
+from gridtf.bootstrap.wire.helper import Helper
 from gridtf.errors import GridtfError
 from gridtf.host import processes
 from gridtf.run import recordtypes
@@ -21,7 +22,7 @@ _AGAIN = 30.0  # seconds after which a process that has ended without a request 
 
 
 class Requests:
-    """Sees requests for the stacks of an attempt. Each one's end is a SIGCHLD, which ends a pause of the launcher.
+    """Sees requests for the stacks of an attempt. Each one ends a pause of the launcher.
 
     Args:
         attempt: The attempt.
@@ -30,67 +31,33 @@ class Requests:
     """
 
     def __init__(self, attempt: Attempt, nonce: str, system: System) -> None:
-        self._attempt, self._nonce, self._system = attempt, nonce, system
-        self._pid: int | None = None
-        self._pipe = -1
-        self._due = float("-inf")  # when the next process may be started
+        self._attempt, self._nonce, self._parent = attempt, nonce, system.pid
+        self._helper = Helper(_AGAIN, system)
 
     def look(self) -> str:
         """Returns the id of a request that has come since the last call; empty without one."""
-        if self._pid is None:
-            if self._system.monotonic() >= self._due:
-                self._begin()
-            return ""
-        try:
-            ended, _ = os.waitpid(self._pid, os.WNOHANG)
-        except ChildProcessError:  # something else has reaped it
-            ended = self._pid
-        if not ended:
-            return ""
-        request = os.read(self._pipe, 64).decode()
-        self._forget()
-        self._due = float("-inf") if request else self._system.monotonic() + _AGAIN
+        if self._helper.due:
+            self._helper.start(self._watch)
+        request = self._helper.hear().decode()
+        if request:  # it has found what it looked for
+            self._helper.end(signal.SIGKILL)
+            self._helper.begun = float("-inf")
         return request
 
     def end(self) -> None:
         """End the process."""
-        if self._pid is not None:
-            self._system.signal([self._pid], signal.SIGKILL)
-            self._forget()
+        self._helper.end(signal.SIGKILL)
 
-    def _forget(self) -> None:
-        os.close(self._pipe)
-        self._pid = None
-
-    def _begin(self) -> None:
-        self._due = self._system.monotonic() + _AGAIN
-        try:
-            self._pipe, write = os.pipe()
-        except OSError:
-            return
-
-        def watch() -> None:
-            processes.die_with_parent(self._system.pid, signal.SIGKILL)
-            processes.unblock_signals()
-            processes.keep_only([write])  # the launcher's connections must end with it, not with this process
-            _watch(self._attempt, self._nonce, write)
-
-        try:
-            self._pid = self._system.fork(watch)
-        except OSError:  # no more processes
-            os.close(self._pipe)
-        os.close(write)
-
-
-def _watch(attempt: Attempt, nonce: str, write: int) -> None:
-    """Wait for a request, remove it and write its id to a pipe."""
-    path = attempt.stacks_request
-    while True:
-        with contextlib.suppress(GridtfError, OSError):
-            if path.name in listdir(attempt.path):
-                record = read_record(path, recordtypes.StacksRequest, nonce=nonce, listed=True, own=True)
-                path.unlink()
-                if record is not None:
-                    os.write(write, record["id"].encode())
-                    return
-        time.sleep(_LOOKING)
+    def _watch(self, launcher: socket.socket) -> None:
+        processes.die_with_parent(self._parent, signal.SIGKILL)
+        processes.unblock_signals()
+        processes.keep_only([launcher.fileno()])  # the launcher's connections must end with it, not with this process
+        path = self._attempt.stacks_request
+        while True:
+            with contextlib.suppress(GridtfError, OSError):
+                if path.name in listdir(self._attempt.path):
+                    record = read_record(path, recordtypes.StacksRequest, nonce=self._nonce, listed=True, own=True)
+                    path.unlink()
+                    if record is not None:
+                        launcher.sendall(record["id"].encode())
+            time.sleep(_LOOKING)
