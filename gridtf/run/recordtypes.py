@@ -140,6 +140,7 @@ HostRecord = {
     "master_port": Port,
     "tensorflow?": {str: str},
     "fence?": str,
+    "unfenced?": str,
     "door?": Port,
     "addresses?": [str],
 }
@@ -155,6 +156,7 @@ RankRecord = {
     "step_gpus?": Count,
     "master_port?": Port,
     "fence?": str,
+    "unfenced?": str,
     "addresses?": [str],
 }
 # Where the launcher listens. The secret, in hexadecimal digits, is the reason why the file is its owner's alone.

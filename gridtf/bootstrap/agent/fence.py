@@ -56,9 +56,8 @@ def note(records: Mapping[str, Record]) -> str:
     """
     weak: dict[str, list[str]] = {}
     for host, record in records.items():
-        _, problem, why = record.get("fence", "").partition(": ")
-        if problem:
-            weak.setdefault(f"{_WEAKER.get(record['fence'].partition(':')[0], _PARTLY)} ({why})", []).append(host)
+        if why := record.get("unfenced"):
+            weak.setdefault(f"{_WEAKER.get(record['fence'], _PARTLY)} ({why})", []).append(host)
     return "; ".join(f"{how}: {some(hosts)}" for how, hosts in weak.items())
 
 
@@ -166,11 +165,12 @@ class Fence:
         system: This host.
 
     Attributes:
-        state: What is in force: a mode, with ``: why`` where that is less than the job wants.
+        mode: What is in force: USERS, HOSTS or OFF.
+        why: Why that is less than the job wants; empty where it is not.
     """
 
     def __init__(self, mode: str, key: bytes, system: System) -> None:
-        self.state = mode
+        self.mode, self.why = mode, ""
         self._key = key
         self._system = system
         self._gates: dict[int, Gate] = {}
@@ -185,7 +185,7 @@ class Fence:
             with sockets.bound() as trial:
                 Gate(trial)
         except OSError as error:
-            self.state = f"{OFF}: {_reason(error)}"
+            self.mode, self.why = OFF, _reason(error)
             return
         if mode == USERS:
             try:
@@ -193,12 +193,7 @@ class Fence:
                     connections.beginning(os.getuid())
                 self._udp = sockets.bound(socket.SOCK_DGRAM)
             except OSError as error:
-                self.state = f"{HOSTS}: connections cannot be seen: {_reason(error)}"
-
-    @property
-    def mode(self) -> str:
-        """What is in force: USERS, HOSTS or OFF."""
-        return self.state.partition(":")[0]
+                self.mode, self.why = HOSTS, f"connections cannot be seen: {_reason(error)}"
 
     @property
     def inodes(self) -> frozenset[int]:
@@ -208,7 +203,8 @@ class Fence:
     def record(self) -> Record:
         """The entries of this host's record."""
         door = self._udp.getsockname()[1] if self._udp else 0
-        return {"fence": self.state, "door": door, "addresses": self._addresses}
+        why = {"unfenced": self.why} if self.why else {}
+        return {"fence": self.mode, "door": door, "addresses": self._addresses, **why}
 
     def close(self, held: Collection[socket.socket], *, released: bool = False) -> None:
         """Close a gate on each port.
@@ -228,7 +224,8 @@ class Fence:
                 self._give_up(_reason(error))
                 return
         if released:
-            self.state = f"{self.mode if held else OFF}: ports are released, for old versions of TensorFlow"
+            self.mode = self.mode if held else OFF
+            self.why = "ports are released, for old versions of TensorFlow"
 
     def open(self, doors: Mapping[str, Record], host: str) -> None:
         """Let friends in, and start the guard.
@@ -262,7 +259,7 @@ class Fence:
             why = _reason(error)
         if why:
             self._give_up(why)
-            self._system.log(f"no fence on host {host}: {self.state}")
+            self._system.log(f"no fence on host {host}: {self.why}")
             return None
         return guard
 
@@ -289,7 +286,7 @@ class Fence:
             self._helper.start(self._guard.run)
 
     def _give_up(self, why: str) -> None:
-        self.state = f"{OFF}: {why}"
+        self.mode, self.why = OFF, why
         for gate in self._gates.values():
             with suppress(OSError):
                 gate.admit(gates.EVERYBODY)

@@ -107,7 +107,7 @@ def merge(tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> Rendezv
     doors = {
         host: {"door": record["door"], "addresses": record["addresses"], "ports": sorted(record["ports"].values())}
         for host, record in records.items()
-        if record.get("fence", "off") != "off"
+        if _wants_fence(record)
     }
     return _meeting(addressed, records[leader.host]).replace(doors=doors)
 
@@ -126,9 +126,14 @@ def merge_ranks(tasks: Sequence[PlacedTask], records: Sequence[Record]) -> Rende
     doors = {
         f"rank-{rank}": {"door": 0, "addresses": record["addresses"], "ports": [record["port"]]}
         for rank, record in enumerate(records)
-        if record.get("fence", "off") != "off"
+        if _wants_fence(record)
     }
     return _meeting(addressed, records[0]).replace(doors=doors)
+
+
+def _wants_fence(record: Record) -> bool:
+    """Whether the job wants a fence round its ports: there may be none where the kernel of a host has no means."""
+    return record.get("fence", "off") != "off" or "unfenced" in record
 
 
 def _meeting(addressed: Sequence[tuple[PlacedTask, str, object]], leader: Record) -> Rendezvous:
