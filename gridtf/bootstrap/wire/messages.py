@@ -1,7 +1,7 @@
 """The messages between the launcher and the agents of an attempt: their kinds, and their form on a stream. Pure.
 
-A message is the length of what follows (four bytes, the highest first) and a JSON array ``[kind, content]``. Both sides
-first prove that they know the secret of the attempt; until then a message may have few bytes only.
+A message is the length of what follows (four bytes, the highest first) and a JSON array ``[kind, content]``, which is
+compressed (zlib) where it is long: the cluster of thousands of tasks goes to every host. Both sides first prove that they know the secret of the attempt; until then a message may have few bytes only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gridtf.errors import GridtfError
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Record
 
-FORMAT = 3  # of all of this; changes with every change that another version of gridtf would not understand
+FORMAT = 4  # of all of this; changes with every change that another version of gridtf would not understand
 
 # The kinds of messages. From the launcher:
 CHALLENGE = "challenge"  # the first one: prove who you are
@@ -81,6 +81,8 @@ FROM_AGENT: Mapping[str, Any] = MappingProxyType(
 
 _LENGTH = 4
 MOST_UNPROVEN = 1024  # bytes of a message from a process that has not proved yet that it belongs to the attempt
+_LONG = 1 << 16  # bytes from which a message is compressed
+_ZLIB = b"x"  # the first byte of a compressed message; that of a JSON array is a bracket
 MOST = 64 << 20  # bytes of any other: the cluster of 100,000 tasks has 5 MB
 
 
@@ -91,6 +93,10 @@ class MessageError(GridtfError):
 def encoded(kind: str, content: Record) -> bytes:
     """A message as it is sent."""
     text = json.dumps([kind, content], separators=(",", ":")).encode()
+    if len(text) >= _LONG:
+        import zlib  # most agents and launchers need it never
+
+        text = zlib.compress(text, 1)
     return len(text).to_bytes(_LENGTH, "big") + text
 
 
@@ -133,7 +139,7 @@ def decoded(message: bytes, kinds: Mapping[str, Any]) -> tuple[str, Record]:
         MessageError: It is not such a message.
     """
     try:
-        parsed = json.loads(message)
+        parsed = json.loads(_inflated(message) if message[:1] == _ZLIB else message)
     except (ValueError, RecursionError):
         raise MessageError("a message that is not JSON") from None
     if not (isinstance(parsed, list) and len(parsed) == 2 and isinstance(parsed[0], str)):
@@ -144,6 +150,19 @@ def decoded(message: bytes, kinds: Mapping[str, Any]) -> tuple[str, Record]:
     if wrong := _check(kinds, kind)(content):
         raise MessageError(f"a damaged message {kind}: {wrong}")
     return kind, content
+
+
+def _inflated(message: bytes) -> bytes:
+    import zlib
+
+    inflating = zlib.decompressobj()
+    try:
+        text = inflating.decompress(message, MOST)
+    except zlib.error:
+        raise MessageError("a message that is damaged") from None
+    if not inflating.eof:
+        raise MessageError(f"a message of more than {MOST} bytes, or a part of one")
+    return text
 
 
 _checks: dict[tuple[int, str], Any] = {}

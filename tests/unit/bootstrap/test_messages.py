@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -210,6 +211,21 @@ def test_rubbish_is_refused_in_one_short_line(rubbish: bytes) -> None:
             messages.decoded(rubbish, kinds)
         assert "\n" not in error.value.what
         assert len(error.value.what) < 300
+
+
+def test_long_message_is_compressed_and_a_bomb_is_refused() -> None:
+    members = [f"node{number:04}.example:20{number % 1000:03}" for number in range(5000)]
+    cluster = {"text": json.dumps({"worker": members}), "master_addr": "n1", "master_port": 2, "outside": {}}
+    sent = messages.encoded(messages.MEETING, cluster)
+    assert len(sent) < len(cluster["text"]) / 4
+    assert messages.decoded(sent[4:], FROM_LAUNCHER) == (messages.MEETING, cluster)
+    for damaged, why in (
+        (sent[4:-9], "a part of one"),
+        (sent[4:9] + sent[:99], "damaged"),
+        (zlib.compress(bytes(MOST + 1)), "more than"),
+    ):
+        with pytest.raises(MessageError, match=why):
+            messages.decoded(damaged, FROM_LAUNCHER)
 
 
 def test_random_bytes_are_never_a_message() -> None:
