@@ -1,7 +1,8 @@
 """The messages between the launcher and the agents of an attempt: their kinds, and their form on a stream. Pure.
 
 A message is the length of what follows (four bytes, the highest first) and a JSON array ``[kind, content]``, which is
-compressed (zlib) where it is long: the cluster of thousands of tasks goes to every host. Both sides first prove that they know the secret of the attempt; until then a message may have few bytes only.
+compressed (zlib) where it is long: the cluster of thousands of tasks goes to every host. Both sides first prove that
+they know the secret of the attempt; until then a message may have few bytes only.
 """
 
 from __future__ import annotations

@@ -215,7 +215,7 @@ def test_rubbish_is_refused_in_one_short_line(rubbish: bytes) -> None:
 
 def test_long_message_is_compressed_and_a_bomb_is_refused() -> None:
     members = [f"node{number:04}.example:20{number % 1000:03}" for number in range(5000)]
-    cluster = {"text": json.dumps({"worker": members}), "master_addr": "n1", "master_port": 2, "outside": {}}
+    cluster: Record = {"text": json.dumps({"worker": members}), "master_addr": "n1", "master_port": 2, "outside": {}}
     sent = messages.encoded(messages.MEETING, cluster)
     assert len(sent) < len(cluster["text"]) / 4
     assert messages.decoded(sent[4:], FROM_LAUNCHER) == (messages.MEETING, cluster)
