@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gridtf import schedulers
-from gridtf.bootstrap.agent.fence import HOSTS, OFF, Fence
+from gridtf.bootstrap.agent.fence import Fence
+from gridtf.bootstrap.agent.guard import HOSTS, OFF
 from gridtf.bootstrap.plan import addresses, environment, rendezvous
 from gridtf.bootstrap.plan.placement import PlacedTask, place
 from gridtf.bootstrap.plan.rendezvous import AttemptPlan, PortHolder, port_of

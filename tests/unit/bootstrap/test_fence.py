@@ -11,22 +11,9 @@ from typing import NoReturn
 
 import pytest
 
-from gridtf.bootstrap.agent.fence import (
-    ASK,
-    HOSTS,
-    LET,
-    OFF,
-    USERS,
-    Fence,
-    Peer,
-    Word,
-    holds_until,
-    is_new,
-    note,
-    opened,
-    peers,
-    wanted,
-)
+from gridtf.bootstrap.agent.fence import Fence, note, wanted
+from gridtf.bootstrap.agent.guard import HOSTS, OFF, USERS, holds_until
+from gridtf.bootstrap.agent.guardmail import ASK, LET, Peer, Word, is_new, opened, peers
 from gridtf.bootstrap.plan.rendezvous import PortHolder
 from gridtf.host import gates, network, processes, sockets
 from gridtf.host.gates import Gate
