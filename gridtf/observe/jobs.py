@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from gridtf.run import recordtypes, registry
 from gridtf.run.rundir import JOINED, OPENED, Record, RunDir, is_cut, listdir, read_private, read_record
 from gridtf.run.tail import last_lines
 from gridtf.schedulers import answers
-from gridtf.schedulers.api import JobIdentity, JobStatus
+from gridtf.schedulers.api import JobIdentity, JobStatus, Scheduler
 from gridtf.states import ENDED, JobState
 from gridtf.values import Value
 
@@ -156,24 +155,16 @@ def _query(
 ) -> tuple[dict[RunDir, JobStatus], float]:
     """States of jobs in their schedulers' queues or (history) accounting, from questions after ``since``; and when the
     first of them was asked."""
-    statuses: dict[RunDir, JobStatus] = {}
-    servers: dict[tuple[str, str], dict[RunDir, JobIdentity]] = {}  # jobs of two clusters may have the same id
+    named: dict[RunDir, tuple[Scheduler, JobIdentity]] = {}
+    unknown: dict[RunDir, JobStatus] = {}
     for run, record in records.items():
-        if record is None:
-            continue
-        name, job = record["scheduler"], JobIdentity.from_record(record)
         try:
-            servers.setdefault((name, schedulers.get(name).login.server(job, os.environ)), {})[run] = job
+            if record is not None:
+                named[run] = schedulers.get(record["scheduler"]), JobIdentity.from_record(record)
         except GridtfError as error:  # there is no such scheduler
-            statuses[run] = JobStatus(JobState.UNKNOWN, error.what)
-    asked = time.monotonic()
-    for (name, _), jobs in servers.items():
-        ask = answers.accounting if history else answers.queue
-        found = ask(schedulers.get(name), [*jobs.values()], since)
-        asked = min(asked, found.asked)
-        known = found.statuses
-        statuses.update({run: known[job.job_id] for run, job in jobs.items() if job.job_id in known})
-    return statuses, asked
+            unknown[run] = JobStatus(JobState.UNKNOWN, error.what)
+    found = answers.about(named, since, history=history)
+    return {**unknown, **found.statuses}, found.asked
 
 
 def job_view(run: RunDir, submitted: Record | None, queue: JobStatus | None, now: float) -> JobView:

@@ -68,6 +68,10 @@ class Plan(Value):
     script: str = ""
 
 
+# in submitted.json as well, of no use to a scheduler; `name` is, for jobs of hand-written scripts
+_NO_DETAILS = frozenset({"command", "elements", "scheduler", "time"})
+
+
 class JobIdentity(Value):
     """What identifies a job to its scheduler.
 
@@ -97,7 +101,8 @@ class JobIdentity(Value):
         """Read the identity from a submitted.json, also from one of an earlier version of gridtf."""
         fields = ("job_id", "user", "host", "element", "restarts")
         known = {name: str(record[name]) for name in fields if name in record}
-        return cls(details={name: value for name, value in record.items() if name not in known}, **known)
+        others = known.keys() | _NO_DETAILS
+        return cls(details={name: value for name, value in record.items() if name not in others}, **known)
 
 
 class SubmitResult(Value):

@@ -145,7 +145,7 @@ def test_job_whose_question_is_refused_spoils_no_other_answer(store: Store, serv
     assert store.ask([TWO], 1000.0, refuses_one).statuses == {"2": JobStatus(RUNNING)}
 
 
-@pytest.mark.parametrize("suffix", ["json", "wanted", "void", "lock"])
+@pytest.mark.parametrize("suffix", ["notes", "void", "lock"])
 @pytest.mark.parametrize("content", [b"\xff\x00{", b"[1]", b'{"1": [1]}', b"null\n7\n{}", b"1e9", b"nan"])
 def test_damaged_files_cost_no_more_than_a_question(
     suffix: str, content: bytes, store: Store, server: Server, tmp_path: Path
