@@ -192,8 +192,8 @@ def job_view(run: RunDir, submitted: Record | None, queue: JobStatus | None, now
         return view.replace(state=JobState.CANCELLED, reason=reason, hint=f"if it was not deleted: {view.hint}")
     if view.state in ENDED and records.verdict is None and records.has_log:
         tail = last_lines(run.log)
-        if not tail:  # an empty log explains nothing
-            return view.replace(hint="" if view.hint == f"see {run.log}" else view.hint)
+        if not tail:
+            return decide(run, records.replace(empty_log=True), queue, now)
         if view.state == JobState.FAILED and records.launcher is None and (why := why_set_up_failed(tail)):
             view = view.replace(reason=why, hint=set_up_hint(tail) or view.hint, unexplained=False)
         host = (records.launcher or {}).get("host")

@@ -128,6 +128,8 @@ class JobStatus(Value):
         expected: When the scheduler expects a job that is PENDING to start, in seconds since the epoch; None where it
             does not say so.
         starting: A job that is RUNNING was handed to its host, which has not confirmed the start: it may be lost.
+        by: Name of the user who cancelled it, where the reason says so.
+        killed: What killed its script, where the reason says so: ``killed by SIGTERM``.
     """
 
     state: JobState
@@ -136,6 +138,8 @@ class JobStatus(Value):
     requeued: bool = False
     expected: float | None = None
     starting: bool = False
+    by: str = ""
+    killed: str = ""
 
 
 LOOPBACK = "127.0.0.1"  # the address of a host that is this machine

@@ -611,9 +611,9 @@ def test_accounting_without_sacct_is_empty(tmp_path: Path, monkeypatch: pytest.M
 def test_accounting_names_the_user_who_cancelled_a_job(tools: Path) -> None:
     command(tools, "sacct", "echo '1|1|CANCELLED by 0'; echo '2|2|COMPLETED'; echo '4|4|CANCELLED by 123454321'")
     assert scheduler.login.accounting([JobIdentity(job_id) for job_id in "1234"]) == {
-        "1": JobStatus(JobState.CANCELLED, "by root"),
+        "1": JobStatus(JobState.CANCELLED, "by root", by="root"),
         "2": JobStatus(JobState.COMPLETED),
-        "4": JobStatus(JobState.CANCELLED, "by 123454321"),
+        "4": JobStatus(JobState.CANCELLED, "by 123454321", by="123454321"),
     }
 
 
