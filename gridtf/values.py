@@ -6,12 +6,16 @@ together they were a third of the time in which the launcher and the agents star
 
 from __future__ import annotations
 
+import sys
+
 TYPE_CHECKING = False  # importing typing would take longer than all of this
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, ClassVar
+    from collections.abc import Callable, Mapping
+    from typing import Any, ClassVar, TypeVar
 
     from typing_extensions import Self, dataclass_transform
+
+    V = TypeVar("V", bound="Value")
 else:
 
     def dataclass_transform(**_: object) -> Callable[[type], type]:
@@ -27,12 +31,14 @@ class _Constructed:
 
     _fields: ClassVar[tuple[str, ...]] = ()
     _defaults: ClassVar[dict[str, Any]] = {}
+    _types: ClassVar[dict[str, str]] = {}
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         typed = cls.__annotations__.items()
         own = [name for name, kind in typed if name not in cls._fields and not str(kind).startswith("ClassVar")]
         cls._fields = (*cls._fields, *own)
+        cls._types = {**cls._types, **cls.__annotations__}
         cls._defaults = {**cls._defaults, **{name: cls.__dict__[name] for name in cls._fields if name in cls.__dict__}}
 
     if not TYPE_CHECKING:  # type checkers know the arguments of each class
@@ -108,9 +114,65 @@ def fields(cls: type[Value]) -> dict[str, Any]:
 
 
 def as_dict(value: Any) -> Any:
-    """A value as a dict of its fields; values in its fields, also in lists and dicts, likewise."""
+    """A value as a dict of its fields, as JSON has it; values in its fields, also in lists and dicts, likewise."""
     if isinstance(value, Value):
         return {name: as_dict(getattr(value, name)) for name in value._fields}
     if isinstance(value, list | tuple):
         return [as_dict(item) for item in value]
+    if isinstance(value, frozenset):
+        return sorted(value)
     return {key: as_dict(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+class Type(Value):
+    """The type of a field, as its annotation has it.
+
+    Attributes:
+        container: tuple, frozenset or Mapping (of texts to items); empty for a single item.
+        item: The type of the items, such as ``int | None``.
+        size: The number of items of a tuple that always has as many; 1 otherwise.
+        own: The class of the items if these are values.
+        optional: Whether the field has a default.
+    """
+
+    container: str
+    item: str
+    size: int
+    own: type[Value] | None
+    optional: bool
+
+
+_types_of: dict[type[Value], dict[str, Type]] = {}
+
+
+def types(cls: type[Value]) -> dict[str, Type]:
+    """The types of the fields of a class: name -> type."""
+    if cls in _types_of:
+        return _types_of[cls]
+    found = _types_of[cls] = {}
+    for name in cls._fields:
+        container, _, inside = cls._types[name].rpartition("[")
+        inner = inside.rstrip("]").split(", ")
+        size = len(inner) if container == "tuple" and "..." not in inner else 1
+        own = vars(sys.modules[cls.__module__]).get(item := inner[container == "Mapping"])
+        is_value = isinstance(own, type) and issubclass(own, Value)
+        found[name] = Type(container, item, size, own if is_value else None, name in cls._defaults)
+    return found
+
+
+def of_dict(cls: type[V], data: Mapping[str, Any]) -> V:
+    """The value of which as_dict has made this, also after JSON; unknown keys are ignored.
+
+    Args:
+        cls: Its class.
+        data: Of the kind recordtypes.kind_of(cls).
+    """
+    values = {name: data[name] for name in cls._fields if name in data}
+    for name, kind in types(cls).items():
+        if kind.container in _LISTED and name in values:
+            items = values[name] if kind.own is None else (of_dict(kind.own, item) for item in values[name])
+            values[name] = _LISTED[kind.container](items)
+    return cls(**values)
+
+
+_LISTED: dict[str, Any] = {"tuple": tuple, "frozenset": frozenset}

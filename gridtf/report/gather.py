@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridtf.errors import RunDirError
+from gridtf.jobspec.request import Request
 from gridtf.observe import history, jobs
 from gridtf.observe.state import JobView
 from gridtf.report.timeline import Attempt, Told, attempts
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _PLAN = {
     **recordtypes.Outline,
     "python?": str,
-    "request?": {**recordtypes.Request, "host_mem?": (recordtypes.Count, None)},
+    "request?": recordtypes.kind_of(Request),
 }
 
 
