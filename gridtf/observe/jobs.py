@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,7 @@ def looks(runs: Sequence[RunDir], since: float) -> list[Seen]:
         runs: Their run directories.
         since: The earliest time (time.monotonic()) at which their schedulers may have been asked.
     """
-
-    def unreadable(run: RunDir, error: RunDirError) -> JobView:
-        nothing = decide(run, Records(), None, time.time())
-        return nothing.replace(state=JobState.UNKNOWN, reason=error.what, hint=error.hint)
-
-    seen = _look(runs, since, unreadable)
+    seen = _look(runs, since)
     return [seen[run] for run in runs]
 
 
@@ -85,11 +81,7 @@ def look(run: RunDir, since: float, begun: float | None = None) -> Seen:
     Raises:
         RunDirError: When its records cannot be read.
     """
-
-    def unreadable(_: RunDir, error: RunDirError) -> JobView:
-        raise error
-
-    return _look([run], since, unreadable, begun)[run]
+    return _look([run], since, begun, strict=True)[run]
 
 
 def accounting_delay(seen: JobView) -> float:
@@ -98,26 +90,30 @@ def accounting_delay(seen: JobView) -> float:
 
 
 def _look(
-    runs: Sequence[RunDir],
-    since: float,
-    unreadable: Callable[[RunDir, RunDirError], JobView],
-    begun: float | None = None,
+    runs: Sequence[RunDir], since: float, begun: float | None = None, *, strict: bool = False
 ) -> dict[RunDir, Seen]:
+    """strict: a job whose records cannot be read is an error, otherwise it is UNKNOWN."""
     records: dict[RunDir, Record | None] = {}
     seen: dict[RunDir, JobView] = {}
-    for run in runs:
+
+    @contextmanager
+    def reading(run: RunDir) -> Iterator[None]:
         try:
-            registry.need_same(run)
-            records[run] = read_submitted(run) or read_joined(run)
+            yield
         except RunDirError as error:
-            seen[run] = unreadable(run, error)
+            if strict:
+                raise
+            nothing = decide(run, Records(), None, time.time())
+            seen[run] = nothing.replace(state=JobState.UNKNOWN, reason=error.what, hint=error.hint)
 
     def judge(run: RunDir, status: JobStatus | None) -> None:
-        try:
+        with reading(run):
             seen[run] = job_view(run, records[run], status, now)
-        except RunDirError as error:
-            seen[run] = unreadable(run, error)
 
+    for run in runs:
+        with reading(run):
+            registry.need_same(run)
+            records[run] = read_submitted(run) or read_joined(run)
     believed = time.monotonic() - _DOUBTED if begun is None else begun
     queue, asked = _query(records, since)
     now = time.time()

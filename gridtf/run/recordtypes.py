@@ -92,30 +92,24 @@ Outline = {
     "spec?": _Spec,
 }
 Environment = {"environ": {str: str}}
+# how the tasks of other hosts reach those of a host
+_Reached = {"host": str, "address": str, "resolved?": [str], "fence?": str, "addresses?": [str]}
 HostRecord = {
-    "host": str,
-    "address": str,
-    "resolved?": [str],
+    **_Reached,
     "ports": {str: Port},
     "master_port": Port,
     "tensorflow?": {str: str},
-    "fence?": str,
     "door?": Port,
-    "addresses?": [str],
 }
 RankRecord = {
-    "host": str,
+    **_Reached,
     "hostname": str,
-    "address": str,
-    "resolved?": [str],
     "boot": str,
     "port": Port,
     "granted": [str],
     "cpus": [Count],
     "step_gpus?": Count,
     "master_port?": Port,
-    "fence?": str,
-    "addresses?": [str],
 }
 # Where the launcher listens. The secret, in hexadecimal digits, is the reason why the file is its owner's alone.
 Listener = {"addresses": [str], "port": Port, "secret": re.compile("[0-9a-f]{64}")}
