@@ -124,40 +124,25 @@ def as_dict(value: Any) -> Any:
     return {key: as_dict(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
-class Type(Value):
-    """The type of a field, as its annotation has it.
+Items = tuple[str, list[str], "type[Value] | None"]
+_items_of: dict[type[Value], dict[str, Items]] = {}
 
-    Attributes:
-        container: tuple, frozenset or Mapping (of texts to items); empty for a single item.
-        item: The type of the items, such as ``int | None``.
-        size: The number of items of a tuple that always has as many; 1 otherwise.
-        own: The class of the items if these are values.
-        optional: Whether the field has a default.
+
+def items(cls: type[Value]) -> dict[str, Items]:
+    """What the fields of a class hold, by its annotations.
+
+    Returns:
+        Name -> (the container: tuple, frozenset, Mapping or empty for none; what is in its brackets, or the type of the
+        only item, such as ``int | None``; the class of the items if these are values).
     """
-
-    container: str
-    item: str
-    size: int
-    own: type[Value] | None
-    optional: bool
-
-
-_types_of: dict[type[Value], dict[str, Type]] = {}
-
-
-def types(cls: type[Value]) -> dict[str, Type]:
-    """The types of the fields of a class: name -> type."""
-    if cls in _types_of:
-        return _types_of[cls]
-    found = _types_of[cls] = {}
-    for name in cls._fields:
-        container, _, inside = cls._types[name].rpartition("[")
-        inner = inside.rstrip("]").split(", ")
-        size = len(inner) if container == "tuple" and "..." not in inner else 1
-        own = vars(sys.modules[cls.__module__]).get(item := inner[container == "Mapping"])
-        is_value = isinstance(own, type) and issubclass(own, Value)
-        found[name] = Type(container, item, size, own if is_value else None, name in cls._defaults)
-    return found
+    if cls not in _items_of:
+        known, _items_of[cls] = vars(sys.modules[cls.__module__]), {}
+        for name in cls._fields:
+            container, _, inside = cls._types[name].rpartition("[")
+            types = inside.rstrip("]").split(", ")
+            own = known.get(types[0])
+            _items_of[cls][name] = container, types, own if isinstance(own, type) and issubclass(own, Value) else None
+    return _items_of[cls]
 
 
 def of_dict(cls: type[V], data: Mapping[str, Any]) -> V:
@@ -168,10 +153,9 @@ def of_dict(cls: type[V], data: Mapping[str, Any]) -> V:
         data: Of the kind recordtypes.kind_of(cls).
     """
     values = {name: data[name] for name in cls._fields if name in data}
-    for name, kind in types(cls).items():
-        if kind.container in _LISTED and name in values:
-            items = values[name] if kind.own is None else (of_dict(kind.own, item) for item in values[name])
-            values[name] = _LISTED[kind.container](items)
+    for name, (container, _, own) in items(cls).items():
+        if container in _LISTED and name in values:
+            values[name] = _LISTED[container](of_dict(own, item) if own else item for item in values[name])
     return cls(**values)
 
 

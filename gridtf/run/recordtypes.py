@@ -14,7 +14,7 @@ from functools import partial
 from reprlib import repr as _short  # limited in length and depth
 
 from gridtf.jobspec.tasktypes import KINDS, TASK_TYPES
-from gridtf.values import Value, of_dict, types
+from gridtf.values import Value, items, of_dict
 
 TYPE_CHECKING = False  # typing would take longer to import than all of this
 if TYPE_CHECKING:
@@ -262,11 +262,16 @@ def kind_of(cls: type[Value]) -> Kind:
     tasks: of a type of TensorFlow's or gridtf's, or of one of the job's own.
     """
     table: dict[str, Kind] = {}
-    for name, found in types(cls).items():
-        kind = kind_of(found.own) if found.own else tuple(_BY_NAME[word] for word in found.item.split(" | "))
-        in_container = {"": kind, "Mapping": {str: kind}}.get(found.container, [kind] * found.size)
-        table[f"{name}{'?' * found.optional}"] = in_container
+    for name, (container, words, own) in items(cls).items():
+        kinds = [kind_of(own) if own else _named(word) for word in words if word != "..."]
+        kind = {"": kinds[0], "Mapping": {str: kinds[-1]}}.get(container, kinds)
+        table[f"{name}{'?' * (name in cls._defaults)}"] = kind
     return tuple({**table, **named} for named in _NAMED) if {"type", "kind?"} <= table.keys() else table
+
+
+def _named(words: str) -> Kind:
+    """The kind of a type such as ``int | None``."""
+    return tuple(_BY_NAME[word] for word in words.split(" | "))
 
 
 _BY_NAME: Mapping[str, Kind] = {"int": Count, "str": str, "bool": bool, "float": float, "None": None, "Any": object}
