@@ -297,6 +297,12 @@ def test_fifty_processes_ask_a_few_times(tmp_path: Path) -> None:
     assert len(asked) < 15
 
 
+def test_what_gridtf_notes_of_a_submission_is_no_detail_of_the_job() -> None:
+    record = {"scheduler": "slurm", "name": "x", "user": "alice", "host": "n1", "time": 1.0, "command": ["gridtf"]}
+    job = JobIdentity.from_record({**record, "job_id": "7", "cluster": "a", "elements": ["1"]})
+    assert job == JobIdentity("7", {"name": "x", "cluster": "a"}, "alice", "n1")
+
+
 # --- where answers lie
 
 
