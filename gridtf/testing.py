@@ -40,7 +40,7 @@ from gridtf.schedulers.api import API_VERSION, AgentCall, JobIdentity, JobStatus
 from gridtf.schedulers.injob import BatchInJob
 from gridtf.schedulers.login import CommandLogin
 from gridtf.states import ENDED, JobState
-from gridtf.values import Value
+from gridtf.values import Value, of_dict
 
 # --- recorded outputs
 
@@ -342,7 +342,7 @@ class SchedulerConformance(_Plans):
     def test_request_survives_json(self) -> None:
         for kind, spec in self.specs().items():
             request = self.scheduler.login.resolve(spec)
-            assert Request.from_dict(json.loads(json.dumps(request.to_dict()))) == request, kind
+            assert of_dict(Request, json.loads(json.dumps(request.to_dict()))) == request, kind
 
     def test_resolve_in_a_hand_written_job(self) -> None:
         request = self.scheduler.login.resolve(self.spec(), in_job=True)

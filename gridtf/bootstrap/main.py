@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gridtf import contract, files, schedulers
 from gridtf.bootstrap import unsubmitted
@@ -87,16 +87,10 @@ def _rendered(environ: MutableMapping[str, str]) -> tuple[JobSpec, Path | None, 
     except (ValueError, TypeError, AttributeError, UsageError) as error:
         raise UsageError(f"{SPEC} cannot be read: {error}", hint="render the script again") from None
     try:
-        request = Request.from_dict(_need_request(json.loads(resolved))) if resolved else None
-    except (ValueError, TypeError, AttributeError, LookupError) as error:
+        request = recordtypes.read(Request, json.loads(resolved)) if resolved else None
+    except ValueError as error:
         raise UsageError(f"{REQUEST} cannot be read: {error}", hint="render the script again") from None
     return spec, Path(run_dir) if run_dir else None, request
-
-
-def _need_request(value: Any) -> dict[str, Any]:
-    if wrong := recordtypes.check(recordtypes.Request)(value):
-        raise ValueError(wrong)
-    return dict(value)
 
 
 def run(

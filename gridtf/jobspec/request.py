@@ -17,7 +17,7 @@ from gridtf.jobspec.spec import JobSpec, check_text
 from gridtf.jobspec.tasktypes import LEADERS, TaskType, properties
 from gridtf.jobspec.units import MOST, parse_memory
 from gridtf.text import counted
-from gridtf.values import Value, as_dict, fields
+from gridtf.values import Value, as_dict
 
 
 class Role(Value):
@@ -178,29 +178,9 @@ class Request(Value):
             in_job: Leave out what only the submission needs: the elements of an array.
         """
         data: dict[str, Any] = as_dict(self)
-        data["left_open"] = sorted(self.left_open)
         if in_job:
             del data["elements"]
         return data
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Request:
-        """Make a Request from the values that to_dict returns; unknown keys are ignored.
-
-        Raises:
-            TypeError, KeyError, ValueError: For values that are not those of a request.
-        """
-        known = fields(cls)
-        values = {name: value for name, value in data.items() if name in known}
-        low, high = values["nodes"]
-        values["nodes"] = int(low), int(high)
-        values["roles"] = tuple(Role(**role) for role in values["roles"])
-        values["components"] = tuple(
-            Component(**{**part, "types": tuple(part["types"])}) for part in values["components"]
-        )
-        values["elements"] = tuple(values.get("elements", ()))
-        values["left_open"] = frozenset(values["left_open"])
-        return cls(**values)
 
 
 def resolve(spec: JobSpec, scheduler: str, *, options: Sequence[Option] = (), memory: bool = True) -> Request:

@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridtf.errors import RunDirError
+from gridtf.jobspec.request import Request
 from gridtf.observe import history, jobs
 from gridtf.observe.state import JobView
+from gridtf.report import resources
 from gridtf.report.timeline import Attempt, Told, attempts
 from gridtf.report.usage import Usage
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Attempt as Paths
 from gridtf.run.rundir import Record, RunDir, is_cut, listdir, read_record, read_text
 from gridtf.states import JobState
-from gridtf.values import Value
+from gridtf.values import Value, of_dict
 
 if TYPE_CHECKING:
     from gridtf.observe.history import Chain
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 _PLAN = {
     **recordtypes.Outline,
     "python?": str,
-    "request?": {**recordtypes.Request, "host_mem?": (recordtypes.Count, None)},
+    "request?": recordtypes.kind_of(Request),
 }
 
 
@@ -64,9 +66,10 @@ class Material(Value):
         return spec
 
     @property
-    def request(self) -> Mapping[str, Any]:
-        """The request of the last attempt's plan; empty where only its owner may read it."""
-        return next((one.plan["request"] for one in reversed(self.told) if "request" in one.plan), {})
+    def request(self) -> Request:
+        """The request of the last attempt's plan; resources.UNKNOWN where only its owner may read it."""
+        known = (one.plan["request"] for one in reversed(self.told) if "request" in one.plan)
+        return next((of_dict(Request, record) for record in known), resources.UNKNOWN)
 
     @property
     def tasks(self) -> dict[str, str]:

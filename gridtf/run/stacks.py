@@ -85,11 +85,13 @@ class Place(Value):
     """Where a task is.
 
     Attributes:
-        says: Such as ``wait in TensorFlow (train.py:20)``, of several tasks; without a verb where there is no stack.
+        verb: What one task does: is, waits or shows.
+        where: Such as ``in TensorFlow (train.py:20)``; without a stack, why there is none.
         stack: The thread that shows it; empty without one.
     """
 
-    says: str
+    verb: str
+    where: str
     stack: Thread = ()
 
 
@@ -108,7 +110,8 @@ class Group(Value):
 
     def __str__(self) -> str:
         where = f" on {self.host}" if self.host and len(self.tasks) == 1 else ""
-        return f"{spans(self.tasks)}{where} {_conjugated(self.place.says, one=len(self.tasks) == 1)}"
+        verb = self.place.verb if len(self.tasks) == 1 else _PLURAL[self.place.verb]
+        return f"{spans(self.tasks)}{where} {verb} {self.place.where}"
 
 
 def groups(tasks: Mapping[str, Record], stacks: Sequence[str]) -> list[Group]:
@@ -125,9 +128,9 @@ def groups(tasks: Mapping[str, Record], stacks: Sequence[str]) -> list[Group]:
     shown = [set(found) for found in parsed.values() if found]
     common = set.intersection(*shown) if shown else set()
     places = {name: _place(record, parsed[name], common) for name, record in tasks.items()}
-    members: dict[str, list[str]] = {}
+    members: dict[tuple[str, str], list[str]] = {}
     for name, place in places.items():
-        members.setdefault(place.says, []).append(name)
+        members.setdefault((place.verb, place.where), []).append(name)
     found = []
     for names in members.values():
         place = places[names[0]]
@@ -195,28 +198,24 @@ def _threads_of(record: Record, stacks: Sequence[str]) -> tuple[Thread, ...]:
 def _place(record: Record, own: tuple[Thread, ...], common: Iterable[Thread]) -> Place:
     halted = [each for each in record["processes"] if each["state"] in STATES]
     if halted:
-        return Place(f"is {STATES[halted[0]['state']]}")
+        return Place("is", STATES[halted[0]["state"]])
     known = set(common)
     telling = [thread for thread in own if thread not in known] or list(own[:1])
     if not telling:
         why = next((each["why"] for each in record["processes"] if each.get("why")), "it has no process")
-        return Place(f"shows no stack: {why}")
+        return Place("shows", f"no stack: {why}")
     # a thread that runs code of the user's tells more than a main thread that waits for it
     stack = next((thread for thread in telling if thread[0].own), telling[0])
     frame = next(frame for frame in stack if frame.own)
     if stack[0].own:
-        return Place(f"is at {frame.place}", stack)
+        return Place("is", f"at {frame.place}", stack)
     if _TENSORFLOW.search(stack[0].file):
-        return Place(f"waits in TensorFlow ({frame.place})", stack)
+        return Place("waits", f"in TensorFlow ({frame.place})", stack)
     module = stack[0].file.rpartition("/")[2].removesuffix(".py").strip("<>")
-    return Place(f"is in {module}.{stack[0].function} ({frame.place})", stack)
+    return Place("is", f"in {module}.{stack[0].function} ({frame.place})", stack)
 
 
-def _conjugated(says: str, *, one: bool) -> str:
-    if one:
-        return says
-    verb, _, rest = says.partition(" ")
-    return f"{ {'is': 'are', 'waits': 'wait', 'shows': 'show'}[verb] } {rest}"
+_PLURAL = {"is": "are", "waits": "wait", "shows": "show"}
 
 
 def spans(names: Sequence[str], most: int = 8) -> str:

@@ -68,6 +68,10 @@ class Plan(Value):
     script: str = ""
 
 
+# in submitted.json as well, of no use to a scheduler; `name` is, for jobs of hand-written scripts
+_NO_DETAILS = frozenset({"command", "elements", "scheduler", "time"})
+
+
 class JobIdentity(Value):
     """What identifies a job to its scheduler.
 
@@ -97,7 +101,8 @@ class JobIdentity(Value):
         """Read the identity from a submitted.json, also from one of an earlier version of gridtf."""
         fields = ("job_id", "user", "host", "element", "restarts")
         known = {name: str(record[name]) for name in fields if name in record}
-        return cls(details={name: value for name, value in record.items() if name not in known}, **known)
+        others = known.keys() | _NO_DETAILS
+        return cls(details={name: value for name, value in record.items() if name not in others}, **known)
 
 
 class SubmitResult(Value):
@@ -123,6 +128,8 @@ class JobStatus(Value):
         expected: When the scheduler expects a job that is PENDING to start, in seconds since the epoch; None where it
             does not say so.
         starting: A job that is RUNNING was handed to its host, which has not confirmed the start: it may be lost.
+        by: Name of the user who cancelled it, where the reason says so.
+        killed: What killed its script, where the reason says so: ``killed by SIGTERM``.
     """
 
     state: JobState
@@ -131,6 +138,8 @@ class JobStatus(Value):
     requeued: bool = False
     expected: float | None = None
     starting: bool = False
+    by: str = ""
+    killed: str = ""
 
 
 LOOPBACK = "127.0.0.1"  # the address of a host that is this machine

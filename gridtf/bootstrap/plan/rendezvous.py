@@ -298,12 +298,10 @@ def plan_of(record: Record, attempt: Attempt) -> AttemptPlan:
             hint="all hosts of a job need the same version of gridtf: install it where all of them see it",
         )
     try:
-        request = Request.from_dict(record["request"])
-    except (ValueError, TypeError, LookupError) as error:
-        raise RendezvousError(f"{attempt.plan} holds a request that cannot be read: {error}") from None
-    whole = tuple(record["whole"]) if "whole" in record else None
-    if whole is not None and len(whole) != 2:
-        raise RendezvousError(f"the launcher's plan has {len(whole)} sizes of the job, where 2 are expected")
+        request = recordtypes.read(Request, record["request"])
+        tasks = tuple(recordtypes.read(PlacedTask, task) for task in record["tasks"])
+    except ValueError as error:
+        raise RendezvousError(f"{attempt.plan} holds a request that cannot be read, or a task: {error}") from None
     return AttemptPlan(
         attempt=attempt,
         nonce=record["nonce"],
@@ -311,11 +309,11 @@ def plan_of(record: Record, attempt: Attempt) -> AttemptPlan:
         spec=JobSpec.from_dict(record["spec"]),
         request=request,
         hosts=record["hosts"],
-        tasks=tuple(PlacedTask(**task) for task in record["tasks"]),
+        tasks=tasks,
         python=record["python"],
         cwd=Path(record["cwd"]),
         key=record.get("key", ""),
-        whole=whole,
+        whole=tuple(record["whole"]) if "whole" in record else None,
     )
 
 

@@ -197,6 +197,6 @@ def _ended(end: Record) -> JobStatus:
     if end.get("signal"):
         number = getattr(signal, str(end["signal"]), None)
         how = killed_by(number) if number else f"killed by {end['signal']}"
-        return JobStatus(JobState.FAILED, f"the job script was {how}")
+        return JobStatus(JobState.FAILED, f"the job script was {how}", killed=how)
     state = JobState.COMPLETED if end.get("exit") == 0 else JobState.FAILED
     return JobStatus(state, f"the job script ended with exit code {end['exit']}")

@@ -389,7 +389,7 @@ def ended(record: Mapping[str, str]) -> JobStatus | None:
     by = record.get("deleted_by", "NONE")  # Univa's and Altair's; Open Cluster Scheduler's from 9.1.2
     daemon = by.startswith(("execd@", "qmaster@"))  # Open Cluster Scheduler: it has enforced a limit
     if by not in ("", "NONE") and not daemon:
-        return JobStatus(JobState.CANCELLED, f"by {by}")
+        return JobStatus(JobState.CANCELLED, f"by {by}", by=by)
     killed = failed in (_KILLED, _AFTER_JOB) or (daemon and not failed)
     # 37: qmaster enforced h_rt, h_cpu, or h_vmem limit; Univa's 44: execd enforced h_rt limit
     limits = words.partition("enforced")[2] or ("any" if daemon and killed else "")
@@ -401,7 +401,7 @@ def ended(record: Mapping[str, str]) -> JobStatus | None:
         # -notify's warning before KILL has ended the script; for a limit, failed would be 37
         return JobStatus(JobState.CANCELLED, "deleted with qdel")
     if failed in (_KILLED, _AFTER_JOB):
-        return JobStatus(JobState.FAILED, _killed(code))
+        return _killed(code)
     if failed and failed != _EXIT_100:
         return JobStatus(JobState.FAILED, f"Grid Engine could not run it on {host}: {words} ({failed})")
     if code:
@@ -415,14 +415,15 @@ def _code(text: str) -> int:
     return int(match[0]) if match else 0
 
 
-def _killed(code: int) -> str:
+def _killed(code: int) -> JobStatus:
     try:
         name = signal.Signals(code - 128).name
     except ValueError:
-        return f"it was killed (exit code {code})"
+        return JobStatus(JobState.FAILED, f"it was killed (exit code {code})")
     # Son of Grid Engine records the same for all of these causes
     why = ": by qdel, for a limit of its queue, or by a user on its host" if name == "SIGKILL" else ""
-    return f"it was killed by {name}{why}"
+    killed = f"killed by {name}{why}"
+    return JobStatus(JobState.FAILED, f"it was {killed}", killed=killed)
 
 
 def _over_a_limit(record: Mapping[str, str], limits: str) -> JobStatus | None:

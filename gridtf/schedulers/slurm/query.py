@@ -170,7 +170,7 @@ def accounting(jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
 def _with_user_name(status: JobStatus) -> JobStatus:
     """Replace the user id in ``by 1000``, sacct's reason of a cancelled job, with the user's name."""
     uid = whole(status.reason.removeprefix("by "))
-    return status if uid is None else status.replace(reason=f"by {user_name(uid)}")
+    return status if uid is None else status.replace(reason=f"by {user_name(uid)}", by=user_name(uid))
 
 
 # --- parsing their output ----------------------------------------------------------------------------------------
@@ -232,7 +232,8 @@ def _of_row(row: Row) -> JobStatus:
     why = why_ended(row.reason, row.exit_code)
     if state == JobState.NODE_FAIL and row.nodes:  # Slurm does not say which
         why = f"{why or words} ({row.nodes})"
-    return JobStatus(state, (why or words) if state.ended else words)
+    killed = _killed(row.reason, row.exit_code) if state.ended else ""
+    return JobStatus(state, (why or words) if state.ended else words, killed=killed)
 
 
 def _holds(job_id: str, element: str) -> bool:
@@ -476,14 +477,20 @@ def why_ended(reason: str, exit_code: str = "") -> str:
     """
     if reason in ("", "None"):
         return ""
-    signal = re.fullmatch(r"RaisedSignal:(\d{1,3})(?:\(.+\))?", reason, re.ASCII)
-    if signal:
-        return f"its script was {killed_by(int(signal[1]))}"
+    if killed := _killed(reason, exit_code):
+        return f"its script was {killed}"
     if reason == LAUNCH_FAILURE:
-        number = re.fullmatch(r"\d+:(\d{1,3})", exit_code, re.ASCII)
-        if number and 0 < int(number[1]) < NSIG and int(number[1]) != _NOT_LAUNCHED:
-            return f"its script was {killed_by(int(number[1]))}"
         return "Slurm could not start its script: does its node lack the working directory or the log's folder?"
     if reason in _WAITS:
         return f"while it was pending ({reason})"
     return _ENDED.get(reason, reason)
+
+
+def _killed(reason: str, exit_code: str) -> str:
+    """``killed by SIGTERM`` for a script that a signal has ended; else empty."""
+    if signal := re.fullmatch(r"RaisedSignal:(\d{1,3})(?:\(.+\))?", reason, re.ASCII):
+        return killed_by(int(signal[1]))
+    number = re.fullmatch(r"\d+:(\d{1,3})", exit_code, re.ASCII) if reason == LAUNCH_FAILURE else None
+    if number and 0 < int(number[1]) < NSIG and int(number[1]) != _NOT_LAUNCHED:
+        return killed_by(int(number[1]))
+    return ""

@@ -71,12 +71,6 @@ def test_request_that_cannot_be_read_is_an_error(plan: AttemptPlan) -> None:
         plan_of({**plan.to_record(), "request": {}}, plan.attempt)
 
 
-@pytest.mark.parametrize("odd", [[], [2], [2, 4, 1]])
-def test_sizes_of_the_whole_job_are_two_numbers(odd: list[int], plan: AttemptPlan) -> None:
-    with pytest.raises(RendezvousError, match=f"has {len(odd)} sizes of the job, where 2 are expected"):
-        plan_of({**plan.of_host("h0").to_record(), "whole": odd}, plan.attempt)
-
-
 def test_plan_has_the_scheduler_s_addresses(tmp_path: Path) -> None:
     room = Allocation((Host("n1", 1, address="10.0.0.1"), Host("n2", 1)))
     plan = task_plan(tmp_path / "run", room)

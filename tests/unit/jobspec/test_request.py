@@ -12,6 +12,7 @@ from gridtf.errors import SpecError
 from gridtf.jobspec.request import Request, resolve
 from gridtf.jobspec.spec import JobSpec, TaskSpec
 from gridtf.login.render import LOGIN_SIDE
+from gridtf.run import recordtypes
 from gridtf.schedulers.words import PLACE
 
 
@@ -242,8 +243,8 @@ def test_memory_of_only_some_task_types_is_refused() -> None:
 )
 def test_request_round_trips_through_json(asked: JobSpec) -> None:
     made = resolve(asked, "slurm", options=PLACE)
-    assert Request.from_dict(json.loads(json.dumps(made.to_dict()))) == made
-    in_job = Request.from_dict(json.loads(json.dumps(made.to_dict(in_job=True))))
+    assert recordtypes.read(Request, json.loads(json.dumps(made.to_dict()))) == made
+    in_job = recordtypes.read(Request, json.loads(json.dumps(made.to_dict(in_job=True))))
     assert in_job == made.replace(elements=())
 
 
@@ -252,7 +253,7 @@ def test_request_round_trips_through_json(asked: JobSpec) -> None:
 )
 def test_from_dict_refuses_invalid_requests(data: dict[str, Any]) -> None:
     with pytest.raises((TypeError, LookupError, ValueError)):
-        Request.from_dict(data)
+        recordtypes.read(Request, data)
 
 
 @pytest.mark.parametrize(

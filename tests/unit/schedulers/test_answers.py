@@ -145,7 +145,7 @@ def test_job_whose_question_is_refused_spoils_no_other_answer(store: Store, serv
     assert store.ask([TWO], 1000.0, refuses_one).statuses == {"2": JobStatus(RUNNING)}
 
 
-@pytest.mark.parametrize("suffix", ["json", "wanted", "void", "lock"])
+@pytest.mark.parametrize("suffix", ["notes", "void", "lock"])
 @pytest.mark.parametrize("content", [b"\xff\x00{", b"[1]", b'{"1": [1]}', b"null\n7\n{}", b"1e9", b"nan"])
 def test_damaged_files_cost_no_more_than_a_question(
     suffix: str, content: bytes, store: Store, server: Server, tmp_path: Path
@@ -295,6 +295,12 @@ def test_fifty_processes_ask_a_few_times(tmp_path: Path) -> None:
     asked = [int(line) for line in questions.read_text().splitlines()]
     assert max(asked) > 10
     assert len(asked) < 15
+
+
+def test_what_gridtf_notes_of_a_submission_is_no_detail_of_the_job() -> None:
+    record = {"scheduler": "slurm", "name": "x", "user": "alice", "host": "n1", "time": 1.0, "command": ["gridtf"]}
+    job = JobIdentity.from_record({**record, "job_id": "7", "cluster": "a", "elements": ["1"]})
+    assert job == JobIdentity("7", {"name": "x", "cluster": "a"}, "alice", "n1")
 
 
 # --- where answers lie

@@ -377,6 +377,8 @@ def test_final_status_by_the_accounting(text: str, state: str, reason: str) -> N
     assert status is not None
     assert status.state == state
     assert reason in status.reason
+    assert (status.reason == f"it was {status.killed}") == ("killed by" in status.reason)
+    assert (status.reason == f"by {status.by}") == status.reason.startswith("by ")
 
 
 def test_accounting_of_open_cluster_scheduler() -> None:

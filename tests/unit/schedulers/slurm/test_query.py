@@ -458,7 +458,8 @@ def test_query_distinguishes_a_killed_script_from_one_never_started(tools: Path)
     command(tools, "squeue", "".join(f"echo '{row}'\n" for row in rows))
     command(tools, "scontrol", "echo 'JobId=9 JobName=a ExitCode=0:1 UserId=a(1) JobState=FAILED ExitCode=0:9 Power='")
     found = scheduler.login.query([JobIdentity(job_id) for job_id in "987"])
-    assert found["9"].reason.startswith("its script was killed by SIGKILL")
+    assert found["9"].reason == f"its script was {found['9'].killed}"
+    assert found["9"].killed.startswith("killed by SIGKILL")
     assert found["8"] == JobStatus(JobState.RUNNING, "ending")
     assert [line.split("/")[-1] for line in calls(tools)][1:] == ["scontrol -o show job 9 "]
 
@@ -611,9 +612,9 @@ def test_accounting_without_sacct_is_empty(tmp_path: Path, monkeypatch: pytest.M
 def test_accounting_names_the_user_who_cancelled_a_job(tools: Path) -> None:
     command(tools, "sacct", "echo '1|1|CANCELLED by 0'; echo '2|2|COMPLETED'; echo '4|4|CANCELLED by 123454321'")
     assert scheduler.login.accounting([JobIdentity(job_id) for job_id in "1234"]) == {
-        "1": JobStatus(JobState.CANCELLED, "by root"),
+        "1": JobStatus(JobState.CANCELLED, "by root", by="root"),
         "2": JobStatus(JobState.COMPLETED),
-        "4": JobStatus(JobState.CANCELLED, "by 123454321"),
+        "4": JobStatus(JobState.CANCELLED, "by 123454321", by="123454321"),
     }
 
 
