@@ -111,7 +111,7 @@ class Parser(argparse.ArgumentParser):
         from gridtf.jobspec import synonyms
 
         if (at := next((at for at, word in enumerate(words) if synonyms.is_of_qsub(word)), None)) is not None:
-            raise UsageError(f"unknown option {words[at]}", hint=synonyms.qsub(words[at], words[at + 1 :]))
+            self._refuse_option(words[at], synonyms.taken(words[at], words[at + 1 :]))
         file = others[:1] if others[0].endswith(".toml") else []
         program = others[len(file) :]
         names = [word for word in program if not word.startswith("-")]
@@ -151,30 +151,25 @@ class Parser(argparse.ArgumentParser):
         if attached := re.fullmatch(r"(-[A-Za-z])(\d.*)", word):  # -n4
             flag, value = attached.groups()
             equals = "="
-        after = words[words.index(word) + 1 :] if word in words else ()
         from gridtf.jobspec import synonyms
 
-        if not equals and after and not after[0].startswith("-") and not synonyms.is_switch(flag):
-            value = after[0]
-        raise UsageError(f"unknown option {flag}", hint=self._near(flag, value) or f"see `{self.prog} --help`")
+        if not equals and word in words:
+            value = synonyms.taken(flag, words[words.index(word) + 1 :])
+        self._refuse_option(flag, value)
 
-    def _near(self, flag: str, value: str) -> str:
-        """A hint for an unknown option; empty when none is similar."""
+    def _refuse_option(self, flag: str, value: str) -> NoReturn:
+        """Refuse an unknown option, and say what to write."""
         from gridtf.jobspec import synonyms
 
-        flags = [name for name in self._metavars if name.startswith("--")]
-        if hint := synonyms.of_command(self.prog, flag, value):
-            return hint
-        if "--native" in flags:
-            hint = synonyms.option(flag, value or None, self.prog, self._metavars)
-            if hint and (self._takes_job or (flag.startswith("--") and hint.startswith("write --"))):
-                return hint
-        # without the dashes, which would make all flags alike
-        hint = nearest(flag.lstrip("-").replace("_", "-"), [name[2:] for name in flags])
-        if hint:
-            return hint.replace("mean ", "mean --").replace(" or ", " or --")
-        own = shlex.join([flag, value] if value else [flag])
-        return f"options of your program go after it: {self.prog} -- python train.py {own}" if self._takes_job else ""
+        hint = synonyms.of_command(self.prog, flag, value)
+        if not hint and "--native" in self._metavars and (self._takes_job or flag.startswith("--")):
+            hint = synonyms.option(flag, value or None, self.prog, self._metavars, answers=self._takes_job)
+        flags = [name[2:] for name in self._metavars if name.startswith("--")]
+        hint = hint or nearest(flag.lstrip("-").replace("_", "-"), flags, before="--")
+        if not hint and self._takes_job:
+            own = shlex.join([flag, value] if value else [flag])
+            hint = f"options of your program go after it: {self.prog} -- python train.py {own}"
+        raise UsageError(f"unknown option {flag}", hint=hint or f"see `{self.prog} --help`")
 
 
 class _Collect(argparse.Action):

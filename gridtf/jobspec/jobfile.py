@@ -14,7 +14,7 @@ from typing import Any
 
 from gridtf import files
 from gridtf.errors import GridtfError, NotFoundError, UsageError, nearest
-from gridtf.jobspec.options import OPTIONS, Key
+from gridtf.jobspec.options import KINDS, OPTIONS, Key
 from gridtf.jobspec.spec import LISTS
 from gridtf.text import toml, toml_key
 
@@ -109,7 +109,7 @@ def _in_toml(line: str) -> str:
         return f"{key} = {toml([word.strip(_QUOTES + ' ') for word in inner.split(',') if word.strip()])}"
     if any(quote in value for quote in _QUOTES):
         return ""
-    if any(option.kind == "whole" or option.key == "nodes" for option in OPTIONS if option.key.endswith(key)):
+    if any(option.kind is KINDS["whole"] or option.key == "nodes" for option in OPTIONS if option.key.endswith(key)):
         number = re.match(r"\d+", value)
         return f"{key} = {number[0] if number else 2}"
     if key not in (*LISTS, "args"):
@@ -246,5 +246,5 @@ def _toml_lines(text: str) -> list[str]:
         if match and match[2][0] not in "{|>&*":
             key, value = match.groups()
             plain = re.fullmatch(r"-?\d+(\.\d+)?|true|false|\".*\"|'.*'|\[.*\]", value)
-            found.append(_in_toml(f"{key}: {value}").removeprefix("write ") if plain else f"{key} = {toml(value)}")
+            found.append(_in_toml(f"{key}: {value}") if plain else f"{key} = {toml(value)}")
     return [line for line in found if line][:_MOST_LINES]

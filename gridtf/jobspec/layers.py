@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -140,9 +139,13 @@ class Reader(Value):
                 continue
             option = known.get(variable)
             if option is None:
-                near = options.as_variable(variable, self.table) or _near_variable(variable, text, known)
-                raise UsageError(f"{variable}: there is no such option", hint=near or "unset it")
-            parts = text.splitlines() if option.kind in ("lines", "variables") else [text]
+                from gridtf.jobspec import synonyms
+
+                names = [name.removeprefix(options.PREFIX) for name in known]  # the prefix makes all alike
+                near = nearest(variable.removeprefix(options.PREFIX), names, before=options.PREFIX)
+                hint = synonyms.variable(variable, text, known) or near or "unset it"
+                raise UsageError(f"{variable}: there is no such option", hint=hint)
+            parts = text.splitlines() if option.kind.repeats else [text]
             self._add(layer, option, parts, variable)
         return layer
 
@@ -159,7 +162,7 @@ class Reader(Value):
         layer: Layer = {}
         for option, flag, text in given:
             if text is None:
-                for key, value in options.switch(option, flag).items():
+                for key, value in options.of_flag(option, flag).items():
                     _put(layer, key, Sourced(value, flag))
             else:
                 self._add(layer, option, [text], flag)
@@ -246,17 +249,6 @@ class _Tables(Value):
         """``FILE:LINE`` of a key, or of the innermost table around it that has a line."""
         within = (key[:end] for end in range(len(key), 0, -1))
         return f"{self.name}:{next((self.lines[part] for part in within if part in self.lines), 1)}"
-
-
-def _near_variable(variable: str, text: str, known: Collection[str]) -> str:
-    from gridtf.jobspec import synonyms
-
-    word = variable.removeprefix(options.PREFIX)
-    named = [f"{options.PREFIX}{name}" for name in synonyms.variable(word)]
-    if found := [f"{name}={shlex.quote(text)}" for name in named if name in known]:
-        return f"write {' or '.join(found)}"
-    hint = nearest(word, [name.removeprefix(options.PREFIX) for name in known])  # the prefix makes all alike
-    return hint.replace("mean ", f"mean {options.PREFIX}").replace(" or ", f" or {options.PREFIX}")
 
 
 def _put(layer: Layer, key: Key, value: Sourced) -> None:

@@ -51,9 +51,9 @@ class _Keywords(Value):
             known = fields(cls)
             for word, value in keywords.items():
                 if word not in known:
-                    from gridtf.jobspec.options import as_keyword
+                    from gridtf.jobspec import synonyms
 
-                    hint = as_keyword(word, value) or nearest(word, list(known)) or f"known: {', '.join(known)}"
+                    hint = synonyms.keyword(word, value) or nearest(word, list(known)) or f"known: {', '.join(known)}"
                     raise SpecError(word, f"{cls.__name__} has no such keyword", hint=hint)
             return super().__new__(cls)
 

@@ -12,7 +12,7 @@ from gridtf import schedulers
 from gridtf.errors import GridtfError, UsageError
 from gridtf.jobspec import config
 from gridtf.jobspec.jobfile import JOB_FILE
-from gridtf.jobspec.options import PREFIX, Table
+from gridtf.jobspec.options import KINDS, PREFIX, Table
 from gridtf.jobspec.spec import JobSpec
 from gridtf.login import submission
 from gridtf.run import registry
@@ -167,9 +167,9 @@ def in_python(text: str, table: Table) -> str:
             return match[0]
         section, _, name = option.key.rpartition(".")
         if section:
-            count = "1" if option.kind == "switch" else value or "…"
+            count = "1" if option.kind.of_flag else value or "…"
             return f'tasks={{"{section.removeprefix("tasks.")}": TaskSpec({name}={count})}}'
-        if option.kind == "lines" and value:
+        if option.kind is KINDS["lines"] and value:
             return f'{name}=["{value}"]'
         return f"{name}={value}" if value else name
 
