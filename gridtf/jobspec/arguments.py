@@ -7,9 +7,11 @@ import functools
 import re
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from gridtf.errors import UsageError, nearest
+from gridtf.jobspec.jobfile import only_a_number, refuse_requests
 from gridtf.jobspec.options import GROUPS, OPTIONS, Option, Table
 
 # Their values usually begin with a dash, which argparse would take for another flag.
@@ -60,6 +62,8 @@ class Parser(argparse.ArgumentParser):
         except UsageError as error:
             if "required" in error.what:  # argparse reports missing arguments first
                 self._refuse_unknown(words, words[:1])
+            if error.what.endswith("required: JOB"):
+                error.hint = f"write: {self.prog} JOB; `gridtf list` shows the jobs"
             raise
         self._refuse_unknown(words, rest[:1])
         if rest:
@@ -69,7 +73,7 @@ class Parser(argparse.ArgumentParser):
             if takes_job:
                 hint = f"a command goes after --: {self.prog} [options] -- command"
                 if rest[0].isdecimal():
-                    hint = "--chief and --evaluator take no number; --workers and --ps do"
+                    hint = only_a_number(rest[0])
             raise UsageError(f"unexpected argument {rest[0]!r}", hint=hint)
         return arguments
 
@@ -87,7 +91,10 @@ class Parser(argparse.ArgumentParser):
         if action.choices is not None and value not in action.choices:  # argparse's words differ between versions
             choices = list(map(str, action.choices))
             known = f"is not one of {', '.join(choices)}" if choices[1:] else f"is not known, only {choices[0]}"
-            self.error(f"{value!r} {known}")
+            from gridtf.jobspec import synonyms
+
+            hint = synonyms.of_choice(self.prog, value) or f"see `{self.prog} --help`"
+            raise UsageError(f"{value!r} {known}", hint=hint)
 
     @functools.cached_property
     def _takes_job(self) -> bool:
@@ -112,12 +119,17 @@ class Parser(argparse.ArgumentParser):
 
         if (at := next((at for at, word in enumerate(words) if synonyms.is_of_qsub(word)), None)) is not None:
             self._refuse_option(words[at], synonyms.taken(words[at], words[at + 1 :]))
+        if all(word.endswith(".toml") for word in others):
+            hint = f"write the command once for each job: {self.prog} {shlex.quote(others[0])}"
+            raise UsageError(f"unexpected argument {others[1]!r}", hint=hint)
         file = others[:1] if others[0].endswith(".toml") else []
         program = others[len(file) :]
         names = [word for word in program if not word.startswith("-")]
         if not program or names[:1] != program[:1] or all(name.isdecimal() for name in names):
             return  # an unknown option comes first
         known = synonyms.as_program(program)
+        if known:
+            refuse_requests(Path(program[0]))
         if command and known is None and len(names) + len(file) > 1:
             hint = "a value with spaces takes quotes, such as --setup 'module load cuda'"
             raise UsageError(f"unexpected argument {names[0]!r}", hint=hint)

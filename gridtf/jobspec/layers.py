@@ -7,7 +7,6 @@ is a ``container`` without a colon, and the source of a bind.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -296,8 +295,9 @@ def _misplaced(key: Key, value: object) -> SpecError | None:
     """The error for a value in place of a table, and for an empty command."""
     dotted = ".".join(key)
     if _is_table(key) and value != {}:
-        name, equals, text = value.partition("=") if isinstance(value, str) and key[-1] == "env" else ("", "", "")
-        write = f"{dotted} = {toml({name: text})}" if equals else f"[{dotted}] on a line of its own"
+        pairs = [str(part).partition("=") for part in (value if isinstance(value, tuple) else [value])]
+        variables = {name: text for name, equals, text in pairs if equals and key[-1] == "env"}
+        write = f"{dotted} = {toml(variables)}" if variables else f"[{dotted}] on a line of its own"
         if key[0] == "tasks" and len(key) == 2 and type(value) is int:
             write = f"{dotted}.count = {value}"
         return SpecError(dotted, f"{spell(value)} is not a table", hint=f"write {write}")
@@ -319,6 +319,8 @@ def _in_general(depth: int, value: object, known: Collection[str]) -> str:
     """A hint for a key that is like no other."""
     if depth:
         return f"known: {', '.join(known)}{f'; {A_TYPE_OF_ONE_S_OWN}' if depth == 1 else ''}"
+    if isinstance(value, tuple) and value and isinstance(value[0], Mapping):
+        return "a file describes one job: write a file for each, and submit one after the other"
     if not isinstance(value, Mapping):
         return "the keys are the options that `gridtf submit --help` lists, with _ for -"
     lines = [f"{part} = {toml(item)}" for part, item in value.items() if not isinstance(item, Mapping)]
@@ -334,6 +336,8 @@ def _valued(key: Key, value: Any, source: str, base: Path, environ: Mapping[str,
             return Sourced(tuple(_bind(expand(bind, environ), base) for bind in value), source)
     except ValueError as error:
         hint = "set it, or write a dollar sign of the path itself as $$"
+        if "$" not in str(value):
+            hint = f"write $HOME for your own, or ./{value} for a folder of this name"
         return Sourced(value, source, SpecError(key[0], str(error), hint=hint))
     return Sourced(value, source)
 
@@ -353,12 +357,14 @@ def _bind(text: str, base: Path) -> str:
 
 
 def _home(text: str) -> str:
-    """Replace a ``~`` at the beginning of a path."""
-    path = Path(text)
-    if path.parts[:1] == ("~",):
-        with contextlib.suppress(RuntimeError):  # without a home folder, a later error names ~
-            return str(path.expanduser())
-    return text
+    """Replace a ``~`` or ``~user`` at the beginning of a path. Raises ValueError for an unknown user."""
+    if text.startswith("~"):
+        try:
+            return str(Path(text).expanduser())
+        except RuntimeError:
+            if not text.startswith(("~/", "./")) and text != "~":
+                raise ValueError(f"{Path(text).parts[0]} is the home folder of no user") from None
+    return text  # without a home folder, a later error names ~
 
 
 def expand(text: str, environ: Mapping[str, str]) -> str:

@@ -494,6 +494,7 @@ _NOTIFY = re.compile(r"mail(:[^\s:,;]+@[^\s:,;]+|:\w[\w.-]*)?")  # an address, o
 _MEM_FORMS = "a number with K, M, G or T, such as 16G (without: MiB)"
 # Slurm's words for "no limit". gridtf needs numbers; --native passes these to the scheduler alone.
 _LIMITLESS = ("0", "-1", "unlimited", "infinite")
+_PROGRAM_FIRST = 'write the program first, such as "python"'
 _NAME_A_PROGRAM = 'write JobSpec(command=["python", "train.py"]), or JobSpec(entry="module:function")'
 _NAME_AN_IMAGE = 'name the image: --container IMAGE, or container = "IMAGE" in a file'
 # As Docker writes it, without the forms of Apptainer that have no // either.
@@ -524,7 +525,7 @@ def need_program(spec: JobSpec, hint: str = _NAME_A_PROGRAM) -> None:
     for key, command in (("command", spec.command), *own):
         if command and command[0].startswith("-"):
             what = f"the first item, the program to run, begins with a dash: {command[0]!r}"
-            raise SpecError(key, what, hint='write the program first, such as "python"')
+            raise SpecError(key, what, hint=_PROGRAM_FIRST)
     if spec.command or spec.entry:
         return
     types = [name for name in spec.types if spec.count(name) != 0 and not spec.serves(name)]
@@ -549,9 +550,8 @@ def _whole(key: str, value: object, least: int) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
         plain = str(value).removesuffix(".0")  # of "2" or 2.0
         meant = plain if re.fullmatch("[0-9]{1,9}", plain) and int(plain) >= least else ""
-        hint = (
-            f"write {meant}, without quotes" if meant == value else f"write a number, such as {meant or max(least, 2)}"
-        )
+        quoted = meant and meant == value
+        hint = f"write {meant}, without quotes" if quoted else f"write a number, such as {meant or max(least, 2)}"
         raise SpecError(key, f"{spell(value)} is not a whole number of {least} or more", hint=hint)
     if isinstance(value, int) and value > MOST:
         raise SpecError(key, f"{value} is more than the maximum, {MOST}")
@@ -572,6 +572,7 @@ def check_text(key: str, value: object) -> None:
     if not isinstance(value, str) or not value:
         texts = [item for item in (value if isinstance(value, list | tuple) else [value]) if item not in (None, "")]
         hint = f"write {key} = {toml(str(texts[0]))}" if len(texts) == 1 and not isinstance(texts[0], bool) else ""
+        hint = hint or ("leave it out, or give it a value" if value == "" else "")
         raise SpecError(key, f"{spell(value)} is not a non-empty string", hint=hint)
     if any(ord(char) < 32 or ord(char) == 127 for char in value):
         raise SpecError(key, f"{value!r} contains a control character", hint="leave out newlines, tabs and the like")
@@ -614,7 +615,7 @@ def _strings(key: str, value: Sequence[object], *, newlines: bool) -> None:
 def _command(key: str, words: Sequence[object], names: Sequence[str]) -> None:
     _strings(key, words, newlines=True)
     if words and not words[0]:
-        raise SpecError(key, "the first item, the program to run, is empty")
+        raise SpecError(key, "the first item, the program to run, is empty", hint=_PROGRAM_FIRST)
     for word in map(str, words):
         _placeholders(key, word, names)
 
@@ -633,7 +634,9 @@ def _environment(key: str, value: object, names: Sequence[str]) -> None:
         raise SpecError(key, "expected a table of strings")
     for name, text in value.items():
         if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
-            raise SpecError(f"{key}.{name}", f"{name!r} is not a name that a shell can export")
+            like = re.sub(r"^(?=\d)|\W+", "_", str(name), flags=re.ASCII) or "NAME"
+            hint = f"use letters, digits and _: {like} = {toml(text)}, or --env {like}={text}"
+            raise SpecError(f"{key}.{name}", f"{name!r} is not a name that a shell can export", hint=hint)
         if not isinstance(text, str) or "\0" in text:
             raise SpecError(f"{key}.{name}", f"{spell(text)} is not a string", hint=f'write {name} = "{spell(text)}"')
         _placeholders(f"{key}.{name}", text, names, whole=False)  # {message} may be the format of a log
@@ -648,7 +651,9 @@ def _parsed(key: str, value: str | int | None, parse: Callable[[str | int], obje
         parse(value)
     except ValueError as error:
         limitless = key in ("time", "mem") and str(value).lower() in _LIMITLESS
-        hint = f"no limit is an option of Slurm itself, to pass in native: --{key}=0" if limitless else f"write {forms}"
+        hint = f"write {forms}"
+        if limitless:
+            hint = f'no limit is an option of Slurm itself: --native=--{key}=0, or native = ["--{key}=0"] in a file'
         raise SpecError(key, str(error), hint=hint) from None
 
 
@@ -670,7 +675,7 @@ def _check_texts(spec: JobSpec) -> None:
     if spec.notify is not None and not _NOTIFY.fullmatch(str(spec.notify)):
         address = spec.notify if _NOTIFY.fullmatch(f"mail:{spec.notify}") and isinstance(spec.notify, str) else ""
         hint = f"write mail:{address}" if address else "write mail, or mail:ann@example.org"
-        raise SpecError("notify", f"{spell(spec.notify)} is no way to notify", hint=hint)
+        raise SpecError("notify", f"{spell(spec.notify)} is neither mail nor mail:ADDRESS", hint=hint)
     _environment("env", spec.env, names)
     options: object = spec.options
     if not isinstance(options, Mapping):
@@ -882,6 +887,9 @@ def _check_program(spec: JobSpec) -> None:
         raise SpecError("entry", "both a command and an entry function are given", hint="keep one of them")
     if spec.entry is not None and not (isinstance(spec.entry, str) and _ENTRY.fullmatch(spec.entry)):
         raise SpecError("entry", f"{spell(spec.entry)} is not module:function", hint="main() in train.py is train:main")
+    if spec.entry and ".py:" in spec.entry:
+        hint = f"write the module without .py: {spec.entry.replace('.py:', ':')}"
+        raise SpecError("entry", f"{spell(spec.entry)} names a file, not a module", hint=hint)
     for task_type in spec.serve:
         servable = [name for name in spec.types if spec.row(name).served == ON_REQUEST]
         if task_type not in servable:
@@ -917,7 +925,7 @@ def _check_network(spec: JobSpec) -> None:
         raise SpecError("address", f"{spell(spec.address)} is the same on every host", hint=hint)
     if not _HOST_NAME.fullmatch(names[0]):
         hint = 'write letters, digits, ".", "-", "_", and {host}: gridtf adds the port'
-        raise SpecError("address", f"{spell(spec.address)} makes no host name", hint=hint)
+        raise SpecError("address", f"{spell(spec.address)} is not a valid host name", hint=hint)
 
 
 def _check_container(spec: JobSpec) -> None:

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from gridtf.jobspec.jobfile import toml_parser
 from gridtf.jobspec.options import KINDS, OPTIONS, PREFIX, Option, Table
-from gridtf.jobspec.spec import LISTS, container_path
+from gridtf.jobspec.spec import LISTS, JobSpec, container_path
 from gridtf.jobspec.tasktypes import TASK_TYPES
 from gridtf.jobspec.units import format_walltime
 from gridtf.text import toml
-from gridtf.values import Value
+from gridtf.values import Value, fields
 
 Setting = tuple[str, Any, str]  # name of a flag or a key, its value (None: not known), a remark on it
 _OF_SUBMIT = ("wait", "follow", "quiet", "dry_run", "json")  # options of the command, not of the job
@@ -80,11 +80,16 @@ def meant(word: str, value: object, known: Collection[str] = ()) -> Meant:
     targets = _target(name, rows("options")).split()
     if targets == ["nodes"] and isinstance(value, str) and re.match("[A-Za-z_]", value):
         hosts = re.sub(r":\d+", "", value)  # without the slots of mpirun
-        slurm, sge = ("native", f"--nodelist={hosts}", " (Slurm)"), ("native", f"-l hostname={hosts}", " (Grid Engine)")
+        slurm, sge = (
+            ("native", f"--nodelist={hosts}", " (Slurm)"),
+            ("native", f"-l hostname={hosts.replace(',', '|')}", " (Grid Engine)"),
+        )
         return Meant((slurm, sge), choice=True)
     if targets == ["entry"] and isinstance(value, str) and as_program([value]):
         targets = ["command"]
     each = rows("each") if targets[1:] else {}
+    if not targets and re.match("(slurm|sbatch|sge|qsub)_", name):
+        return meant(name.partition("_")[2], value, known)  # submitit's slurm_partition
     made = ((target, one, each.get(target, more)) for target in targets for one, more in _values(target, value))
     return Meant(tuple(made), choice=bool(targets[1:]), answer=_found(name, rows("answers")) or "")
 
@@ -120,7 +125,7 @@ def _of_scheduler(flag: str, value: Any) -> tuple[Setting, ...]:
         return (_resource(f"h_rt={value}"),)
     if word in native["qsub"].split() and not flag.startswith("--"):
         return (("native", f"-{word}" if value in (True, None) else f"-{word} {value}", ""),)
-    if long in native["sbatch"].split() or long in native["sbatch_switches"].split():
+    if long in native["sbatch"].split() or (long in native["sbatch_switches"].split() and not isinstance(value, str)):
         name = f"--{long.replace('_', '-')}"
         if value is None and long in native["sbatch"].split():
             value = "…"
@@ -191,6 +196,8 @@ def is_of_qsub(word: str) -> bool:
 
 def taken(flag: str, after: Sequence[str]) -> str:
     """The value of an unknown option among the words after it; empty for an option without one."""
+    if re.match(r"[A-Za-z][\w.-]*:\d", "".join(after[:1])):  # mpirun's -H n1:4, which is --hold in Slurm
+        return after[0]
     most = rows("native")["qsub_values"].get(flag, 0 if is_switch(flag) else 1)
     values: list[str] = []
     for word in after[:most]:
@@ -300,13 +307,52 @@ def variable(word: str, text: str, known: Mapping[str, Option]) -> str:
     def say(setting: Setting) -> str:
         option = names.get(setting[0])
         same = next((name for name, other in known.items() if option and other.key == option.key), "")
-        value = setting[1]
+        value = "\n".join(setting[1]) if isinstance(setting[1], list) else setting[1]
         if option and option.kind.of_flag:
             made = option.kind.of_flag(False)
             value = ",".join(made) if isinstance(made, tuple) else int(bool(made))
         return f"{same}={shlex.quote(str(value))}" if same else ""
 
     return _write(_merged(meant(word.removeprefix(PREFIX), text, names)), say, " ")
+
+
+def line(key: str, value: str | list[str]) -> str:
+    """The line of a job file that sets a key. value: as text."""
+    names = _names(OPTIONS)
+    option = names.get(key) or next((other for other in OPTIONS if other.key.endswith(f".{key}")), None)
+    if isinstance(value, str) and option and (option.kind is KINDS["whole"] or key == "nodes"):
+        number = re.match(r"\d+", value)
+        return f"{key} = {number[0] if number else 2}"
+    if isinstance(value, str):
+        value = as_list(key, value) if key in (*LISTS, "args") else value
+    return f"{key} = {toml(option.kind.read(value) if option and isinstance(value, str) else value)}"
+
+
+def lines(data: Mapping[str, Any]) -> Iterator[str]:
+    """The lines of a job file for a description of a job elsewhere, whose values are text; some of it may be left out.
+
+    Args:
+        data: Key -> value; tables in it stand for what is in them.
+    """
+    names = _names(OPTIONS)
+    known = {*names, *fields(JobSpec)}
+    for word, value in data.items():
+        if isinstance(value, Mapping) and _target(_word(word), rows("options")) != "env" and word != "env":
+            yield from lines(value)
+            continue
+        for setting in _merged(meant(word, value, known)).settings[:1]:
+            table, last, made = _known(setting, names)
+            if isinstance(made, str | list):
+                yield line(f"{table}.{last}" if table else last, made)
+            elif made is not None:
+                yield f"{table}.{last} = {toml(made)}" if table else f"{last} = {toml(made)}"
+
+
+def file(name: str) -> str:
+    """What to write for a file that is no job file, judged by the end of its name; empty for any other."""
+    path = Path(name)
+    answer = _found(path.suffix.lstrip("."), rows("files")) or ""
+    return str(answer).format(file=shlex.quote(name), stem=shlex.quote(path.stem))
 
 
 def task_key(word: str, value: object, job_keys: Collection[str]) -> str:
@@ -380,6 +426,14 @@ def of_command(prog: str, flag: str, value: str) -> str:
     row = next((row for row in rows("of_commands") if name in row[0].split() and _word(flag) in row[1].split()), None)
     other = {"init": "FILE", **dict.fromkeys(rows("with_job")["commands"].split(), "JOB"), "logs": "N"}.get(name, "N")
     return row[2].format(value or other) if row else ""
+
+
+def of_choice(prog: str, word: str) -> str:
+    """What to write where a file is named in place of the kind of a job; empty for another word."""
+    if prog != "gridtf import" or "." not in word:
+        return ""
+    program = as_program([word])
+    return f"write: gridtf submit -- {shlex.join(program)}" if program else f"write: {prog} tfjob {shlex.quote(word)}"
 
 
 def of_argument(prog: str, word: str) -> str:
