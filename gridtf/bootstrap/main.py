@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
 
             configured = schedulers.with_options(
                 lambda table, complete: config.from_arguments(
-                    rest, os.environ, Path.cwd(), table, complete=complete, runs_here=True
+                    rest, os.environ, Path.cwd(), table, complete=complete, use=config.Use.HERE
                 )
             )
             for note in configured.notes:

@@ -101,10 +101,9 @@ def load(jobfile: str | os.PathLike[str] = JOB_FILE, *, layers: bool = True) -> 
         environ = {name: text for name, text in environ.items() if not name.startswith(PREFIX)}
         environ |= {config.SITE_VARIABLE: "", "XDG_CONFIG_HOME": os.devnull}
     with _in_words_of_python():
+        typed, use = config.Typed(os.fspath(jobfile)), config.Use.SUBMIT if layers else config.Use.LOOK
         made = schedulers.with_options(
-            lambda table, complete: config.configure(
-                os.fspath(jobfile), [], None, environ, here(), table, complete=complete, limited=layers
-            )
+            lambda table, complete: config.configure(typed, environ, here(), table, complete=complete, use=use)
         )
     return Layered(**_values(made.spec), trusted=made.trusted, notes=made.notes) if layers else made.spec
 

@@ -415,7 +415,7 @@ def test_task_type_without_a_program_is_reported(tmp_path: Path) -> None:
 
 def here(words: str, cwd: Path) -> config.Configured:
     """Read as gridtf_run does."""
-    return config.from_arguments(words.split(), os.environ, cwd, schedulers.job_options(), runs_here=True)
+    return config.from_arguments(words.split(), os.environ, cwd, schedulers.job_options(), use=config.Use.HERE)
 
 
 def test_setup_lines_of_all_layers_add_up_and_keep_their_sources(
