@@ -91,10 +91,9 @@ class Parser(argparse.ArgumentParser):
         if action.choices is not None and value not in action.choices:  # argparse's words differ between versions
             choices = list(map(str, action.choices))
             known = f"is not one of {', '.join(choices)}" if choices[1:] else f"is not known, only {choices[0]}"
-            from gridtf.jobspec import synonyms
-
-            hint = synonyms.of_choice(self.prog, value) or f"see `{self.prog} --help`"
-            raise UsageError(f"{value!r} {known}", hint=hint)
+            if "." in str(value) and not choices[1:]:  # a file, without what stands before it
+                raise UsageError(f"{value!r} {known}", hint=f"write: {self.prog} {choices[0]} {shlex.quote(value)}")
+            self.error(f"{value!r} {known}")
 
     @functools.cached_property
     def _takes_job(self) -> bool:

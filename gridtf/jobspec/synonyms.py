@@ -46,7 +46,7 @@ def rows(name: str) -> Any:
     return toml_parser().loads(text)[name]
 
 
-def _found(word: str, table: Mapping[str, Any]) -> Any:
+def found(word: str, table: Mapping[str, Any]) -> Any:
     """The row of a word, in a table whose keys are words with spaces between them; None without one."""
     return next((row for words, row in table.items() if word in words.split()), None)
 
@@ -91,7 +91,7 @@ def meant(word: str, value: object, known: Collection[str] = ()) -> Meant:
     if not targets and re.match("(slurm|sbatch|sge|qsub)_", name):
         return meant(name.partition("_")[2], value, known)  # submitit's slurm_partition
     made = ((target, one, each.get(target, more)) for target in targets for one, more in _values(target, value))
-    return Meant(tuple(made), choice=bool(targets[1:]), answer=_found(name, rows("answers")) or "")
+    return Meant(tuple(made), choice=bool(targets[1:]), answer=found(name, rows("answers")) or "")
 
 
 def _values(target: str, value: Any) -> list[tuple[Any, str]]:
@@ -144,15 +144,15 @@ def _resource(part: str) -> Setting:
 
 
 def _item(word: str, value: object) -> tuple[Setting, ...]:
-    key, item = _found(word, rows("items")) or ("", "")
+    key, item = found(word, rows("items")) or ("", "")
     lines = item.format("…" if value in (None, True) else value).splitlines()
     return tuple((key, line, "") for line in lines) if value is not False else ()
 
 
-def _write(found: Meant, say: Callable[[Setting], str], both: str, answer: str = "") -> str:
+def _write(meaning: Meant, say: Callable[[Setting], str], both: str, answer: str = "") -> str:
     """What to write for the settings of a word, or the answer. say: writes a setting; empty where it does not exist."""
-    lines = [line + setting[2] for setting in found.settings if (line := say(setting))]
-    return f"write {(' or ' if found.choice else both).join(lines)}" if lines else answer
+    lines = [line + setting[2] for setting in meaning.settings if (line := say(setting))]
+    return f"write {(' or ' if meaning.choice else both).join(lines)}" if lines else answer
 
 
 # --- options
@@ -181,12 +181,12 @@ def option(flag: str, value: str | None, prog: str, flags: Mapping[str, str], *,
             return f"{name}={shlex.quote(str(value or '…'))}"
         return f"{name} {flags[name] if value is None else shlex.quote(str(value))}"
 
-    if answers and (answer := rows("typed").get(flag) or _found(_word(flag), rows("typed"))):
+    if answers and (answer := rows("typed").get(flag) or found(_word(flag), rows("typed"))):
         return str(answer).format(prog=prog, value=shlex.quote(value or "gridtf.toml"))
-    found = meant(flag, value, {name[2:].replace("-", "_") for name in flags if name.startswith("--")})
-    if answers and found.settings and found.settings[0][0] == "command":
+    meaning = meant(flag, value, {name[2:].replace("-", "_") for name in flags if name.startswith("--")})
+    if answers and meaning.settings and meaning.settings[0][0] == "command":
         return f"the command goes after --: {prog} -- {shlex.join(as_list('command', value or 'python train.py'))}"
-    return _write(found, say, " ", found.answer if answers else "")
+    return _write(meaning, say, " ", meaning.answer if answers else "")
 
 
 def is_of_qsub(word: str) -> bool:
@@ -223,32 +223,31 @@ def _names(table: Table) -> dict[str, Option]:
 
 
 def _known(setting: Setting, names: Mapping[str, Option]) -> tuple[str, str, Any]:
-    """(table of a setting, its key there, its value as in a file); "" for what is not set there."""
+    """(table of a setting, its key there, its value as in a file, None where it has to be another)."""
     name, value, _ = setting
     option = names.get(name)
     key = option.key if option else name
     table, _, last = key.rpartition(".")
-    if option and option.kind.of_flag:
-        value = option.kind.of_flag(bool(value) != name.startswith("no_"))
-    elif option and option.kind is KINDS["whole"]:
-        number = option.kind.read(value) if isinstance(value, str) else value
-        value = number if type(number) is int else None
-    elif key == "env" and not isinstance(value, Mapping):
+    if key == "env" and not isinstance(value, Mapping):
         variable, _, text = str(value or "NAME").partition("=")
         value = {variable: text or "…"}
     elif (key in LISTS or key in ("args", "command")) and value is not None:
         value = as_list(key, value)
-    return table, last, value
+    elif option and isinstance(value, str):
+        value = option.kind.read(value)
+    if option and option.kind.of_flag:
+        value = option.kind.of_flag(bool(value) != name.startswith("no_"))
+    return table, last, None if option and option.kind is KINDS["whole"] and type(value) is not int else value
 
 
-def _merged(found: Meant) -> Meant:
+def _merged(meaning: Meant) -> Meant:
     """The same settings, with one for several items of a list."""
     lists: dict[str, list[str]] = {}
-    for name, value, _ in found.settings:
-        if name in LISTS and not found.choice:
+    for name, value, _ in meaning.settings:
+        if name in LISTS and not meaning.choice:
             lists.setdefault(name, []).extend(as_list(name, value))
-    once = {name: (name, lists.get(name, value), remark) for name, value, remark in found.settings}
-    return found if found.choice else found.replace(settings=tuple(once.values()))
+    once = {name: (name, lists.get(name, value), remark) for name, value, remark in meaning.settings}
+    return meaning if meaning.choice else meaning.replace(settings=tuple(once.values()))
 
 
 def key(word: str, value: object, table: Table) -> str:
@@ -268,16 +267,16 @@ def key(word: str, value: object, table: Table) -> str:
         if known and known.kind is not KINDS["served_ps"]:
             return f"write [{known.key.rpartition('.')[0] or known.key}]"
         return task_type(word) or ("write [env]" if _target(_word(word), rows("options")) == "env" else "")
-    found = _merged(meant(word, value, {*names, *_OF_SUBMIT}))
-    if of_submit := next((name for name, _, _ in found.settings if name in _OF_SUBMIT), ""):
+    meaning = _merged(meant(word, value, {*names, *_OF_SUBMIT}))
+    if of_submit := next((name for name, _, _ in meaning.settings if name in _OF_SUBMIT), ""):
         return f"it can only be set on the command line: --{of_submit.replace('_', '-')}"
-    section = next((part[0] for part in (_known(setting, names) for setting in found.settings)), "")
+    section = next((part[0] for part in (_known(setting, names) for setting in meaning.settings)), "")
 
     def say(setting: Setting) -> str:
         _, last, value = _known(setting, names)
         return f"{last} = {'…' if value is None else toml(value)}"
 
-    return (f"in [{section}] " if section else "") + _write(found, say, " and ", found.answer)
+    return (f"in [{section}] " if section else "") + _write(meaning, say, " and ", meaning.answer)
 
 
 def keyword(word: str, value: object) -> str:
@@ -290,8 +289,8 @@ def keyword(word: str, value: object) -> str:
         task = table.removeprefix("tasks.")
         return f'tasks={{"{task}": TaskSpec({last}={shown})}}' if task else f"{last}={shown}"
 
-    found = _merged(meant(word, value, names))
-    return "" if {name for name, _, _ in found.settings} & {*_OF_SUBMIT} else _write(found, say, ", ")
+    meaning = _merged(meant(word, value, names))
+    return "" if {name for name, _, _ in meaning.settings} & {*_OF_SUBMIT} else _write(meaning, say, ", ")
 
 
 def variable(word: str, text: str, known: Mapping[str, Option]) -> str:
@@ -307,10 +306,10 @@ def variable(word: str, text: str, known: Mapping[str, Option]) -> str:
     def say(setting: Setting) -> str:
         option = names.get(setting[0])
         same = next((name for name, other in known.items() if option and other.key == option.key), "")
-        value = "\n".join(setting[1]) if isinstance(setting[1], list) else setting[1]
-        if option and option.kind.of_flag:
-            made = option.kind.of_flag(False)
-            value = ",".join(made) if isinstance(made, tuple) else int(bool(made))
+        value = _known(setting, names)[2] if option and option.kind.of_flag else setting[1]
+        value = (
+            "\n".join(value) if isinstance(value, list | tuple) else int(value) if isinstance(value, bool) else value
+        )
         return f"{same}={shlex.quote(str(value))}" if same else ""
 
     return _write(_merged(meant(word.removeprefix(PREFIX), text, names)), say, " ")
@@ -318,14 +317,10 @@ def variable(word: str, text: str, known: Mapping[str, Option]) -> str:
 
 def line(key: str, value: str | list[str]) -> str:
     """The line of a job file that sets a key. value: as text."""
-    names = _names(OPTIONS)
-    option = names.get(key) or next((other for other in OPTIONS if other.key.endswith(f".{key}")), None)
-    if isinstance(value, str) and option and (option.kind is KINDS["whole"] or key == "nodes"):
-        number = re.match(r"\d+", value)
-        return f"{key} = {number[0] if number else 2}"
-    if isinstance(value, str):
-        value = as_list(key, value) if key in (*LISTS, "args") else value
-    return f"{key} = {toml(option.kind.read(value) if option and isinstance(value, str) else value)}"
+    option = _names(OPTIONS).get(key) or next((other for other in OPTIONS if other.key.endswith(f".{key}")), None)
+    if option and (option.kind is KINDS["whole"] or key == "nodes"):
+        value = (re.match(r"\d+", str(value)) or ["2"])[0]
+    return f"{key} = {toml(_known((key, value, ''), {key: option} if option else {})[2])}"
 
 
 def lines(data: Mapping[str, Any]) -> Iterator[str]:
@@ -335,23 +330,20 @@ def lines(data: Mapping[str, Any]) -> Iterator[str]:
         data: Key -> value; tables in it stand for what is in them.
     """
     names = _names(OPTIONS)
-    known = {*names, *fields(JobSpec)}
     for word, value in data.items():
-        if isinstance(value, Mapping) and _target(_word(word), rows("options")) != "env" and word != "env":
+        if isinstance(value, Mapping) and "env" not in (word, _target(_word(word), rows("options"))):
             yield from lines(value)
             continue
-        for setting in _merged(meant(word, value, known)).settings[:1]:
+        for setting in _merged(meant(word, value, {*names, *fields(JobSpec)})).settings[:1]:
             table, last, made = _known(setting, names)
-            if isinstance(made, str | list):
-                yield line(f"{table}.{last}" if table else last, made)
-            elif made is not None:
-                yield f"{table}.{last} = {toml(made)}" if table else f"{last} = {toml(made)}"
+            if made is not None:
+                yield f"{table}{'.' if table else ''}{last} = {toml(made)}"
 
 
 def file(name: str) -> str:
     """What to write for a file that is no job file, judged by the end of its name; empty for any other."""
     path = Path(name)
-    answer = _found(path.suffix.lstrip("."), rows("files")) or ""
+    answer = found(path.suffix.lstrip("."), rows("files")) or ""
     return str(answer).format(file=shlex.quote(name), stem=shlex.quote(path.stem))
 
 
@@ -414,7 +406,7 @@ def command(word: str, rest: Sequence[str]) -> str:
         return f"write: gridtf submit {shlex.join([word, *rest])}"
     jobs = sorted((part for part in rest if not part.startswith("-")), key=str.isdecimal)  # a number may be a value
     tables = [rows("commands")] if "--" in rest else [rows("no_commands"), rows("commands")]
-    answer = next(filter(None, (_found(word.lower(), table) for table in tables)), "")
+    answer = next(filter(None, (found(word.lower(), table) for table in tables)), "")
     if not answer and (program := as_program([word, *rest])):
         return f"write: gridtf submit -- {shlex.join(program)}"
     return str(answer).format(job=shlex.quote([*jobs, "JOB"][0]), rest=shlex.join(rest) or "JOBFILE")
@@ -426,14 +418,6 @@ def of_command(prog: str, flag: str, value: str) -> str:
     row = next((row for row in rows("of_commands") if name in row[0].split() and _word(flag) in row[1].split()), None)
     other = {"init": "FILE", **dict.fromkeys(rows("with_job")["commands"].split(), "JOB"), "logs": "N"}.get(name, "N")
     return row[2].format(value or other) if row else ""
-
-
-def of_choice(prog: str, word: str) -> str:
-    """What to write where a file is named in place of the kind of a job; empty for another word."""
-    if prog != "gridtf import" or "." not in word:
-        return ""
-    program = as_program([word])
-    return f"write: gridtf submit -- {shlex.join(program)}" if program else f"write: {prog} tfjob {shlex.quote(word)}"
 
 
 def of_argument(prog: str, word: str) -> str:
