@@ -15,8 +15,9 @@ from gridtf import contract, files, schedulers
 from gridtf.bootstrap import unsubmitted
 from gridtf.errors import GridtfError, RunDirError, SpecError, UsageError
 from gridtf.host.processes import tell
+from gridtf.jobspec.checks import need_program
 from gridtf.jobspec.request import Request
-from gridtf.jobspec.spec import JobSpec, need_program
+from gridtf.jobspec.spec import JobSpec
 from gridtf.run import recordtypes
 from gridtf.run.rundir import (
     BY_HAND,

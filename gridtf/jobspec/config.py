@@ -32,10 +32,11 @@ from gridtf import files
 from gridtf.errors import NotFoundError, SpecError, UnknownKeyError, UsageError, nearest
 from gridtf.jobspec import limits, options
 from gridtf.jobspec.arguments import Parser, add_job_options, split_command
+from gridtf.jobspec.checks import check_strings, need_program, spell
 from gridtf.jobspec.jobfile import JOB_FILE, no_job_file, refuse_other_kinds
 from gridtf.jobspec.layers import ARGS, BINDS, COMMAND, COMMAND_LINE, File, Given, Layer, Reader, Sourced, flat
 from gridtf.jobspec.options import OPTIONS, Key, Table
-from gridtf.jobspec.spec import JobSpec, check_strings, need_program, spell
+from gridtf.jobspec.spec import JobSpec
 from gridtf.text import plain
 from gridtf.values import Value, fields
 

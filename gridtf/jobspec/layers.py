@@ -14,10 +14,11 @@ from typing import Any
 
 from gridtf.errors import NotFoundError, SpecError, UsageError, nearest
 from gridtf.jobspec import limits, options
+from gridtf.jobspec.checks import A_TYPE_OF_ONE_S_OWN, spell
 from gridtf.jobspec.jobfile import load
 from gridtf.jobspec.limits import Limit
 from gridtf.jobspec.options import Key, Option, Table, aliases
-from gridtf.jobspec.spec import A_TYPE_OF_ONE_S_OWN, JobSpec, TaskSpec, container_path, spell
+from gridtf.jobspec.spec import JobSpec, TaskSpec, container_path
 from gridtf.jobspec.tasktypes import TASK_TYPES
 from gridtf.text import plain, toml
 from gridtf.values import Value, fields
@@ -363,7 +364,7 @@ def _home(text: str) -> str:
             return str(Path(text).expanduser())
         except RuntimeError:
             if not text.startswith(("~/", "./")) and text != "~":
-                raise ValueError(f"{Path(text).parts[0]} is the home folder of no user") from None
+                raise ValueError(f"there is no user {Path(text).parts[0][1:]}") from None
     return text  # without a home folder, a later error names ~
 
 

@@ -150,7 +150,7 @@ _TABLE = {
     "after a failure": (
         ("restarts", "--restarts", "whole", "N", "restart all tasks in the same allocation up to N times (default: 0)"),
         ("stall_after", "--stall-after", "size", "TIME|off", "a job without any activity is stalled (default: 10m)"),
-        ("on_stall", "--on-stall", "text", "report|restart|end", "what becomes of it (default: report)"),
+        ("on_stall", "--on-stall", "text", "report|restart|end", "what to do with a stalled job (default: report)"),
         ("spare_nodes", "--spare-nodes", "whole", "N", "request N more hosts, to replace those that are lost"),
     ),
     "which network": (

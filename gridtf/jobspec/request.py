@@ -12,8 +12,9 @@ from math import gcd
 from typing import Any
 
 from gridtf.errors import SpecError
+from gridtf.jobspec.checks import check_text
 from gridtf.jobspec.options import KINDS, Option
-from gridtf.jobspec.spec import JobSpec, check_text
+from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.tasktypes import LEADERS, TaskType, properties
 from gridtf.jobspec.units import MOST, parse_memory
 from gridtf.text import counted

@@ -303,7 +303,7 @@ def test_types_of_the_job_s_own_are_read_and_misspelt_types_refused(tmp_path: Pa
     write(tmp_path / "job.toml", own.replace('"service"', '"servise"'))
     with pytest.raises(UsageError) as caught:
         read("job.toml", tmp_path)
-    assert caught.value.what == "job.toml:3: tasks.board.kind: 'servise' is no kind of task"
+    assert caught.value.what == "job.toml:3: tasks.board.kind: 'servise' is not a kind of task"
 
 
 @pytest.mark.parametrize(
