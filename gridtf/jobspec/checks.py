@@ -234,7 +234,7 @@ def _check_texts(spec: JobSpec) -> None:
         raise SpecError(
             "name",
             f"{spell(spec.name)} is not a job name",
-            hint="use up to 63 letters, digits and _ . + = -, with a letter, digit or _ first",
+            hint=f"write {as_name(str(spec.name)) or 'train'}: up to 63 letters, digits and _ . + = - are allowed",
         )
     names = placeholders(spec.tasks)
     _command("command", spec.command, names)
@@ -242,6 +242,10 @@ def _check_texts(spec: JobSpec) -> None:
     _strings("native", spec.native, newlines=False)
     for host in spec.exclude:
         check_text("exclude", host)
+        if "=" in host:  # mpirun's -x
+            raise SpecError(
+                "exclude", f"{spell(host)} is not the name of a host", hint=f"a variable is set by --env {host}"
+            )
     if spec.notify is not None and not _NOTIFY.fullmatch(str(spec.notify)):
         address = spec.notify if _NOTIFY.fullmatch(f"mail:{spec.notify}") and isinstance(spec.notify, str) else ""
         hint = f"write mail:{address}" if address else "write mail, or mail:ann@example.org"
@@ -297,7 +301,7 @@ def _check_sizes(spec: JobSpec) -> None:
         raise SpecError("spare_nodes", what, hint="add restarts = 1 or more, or leave spare_nodes out")
     if spec.gpus_per_node and spec.gpus_per_task and spec.gpus_per_task > spec.gpus_per_node:
         what = f"{spec.gpus_per_task} GPUs per task, but gpus_per_node is {spec.gpus_per_node}"
-        raise SpecError("gpus_per_task", what)
+        raise SpecError("gpus_per_task", what, hint=f"write gpus_per_node = {spec.gpus_per_task} or more")
 
 
 def _in_seconds(value: object) -> str:

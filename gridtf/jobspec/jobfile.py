@@ -20,6 +20,7 @@ from gridtf.jobspec.options import Key
 JOB_FILE = "gridtf.toml"
 _OTHER_FORMATS = (".yaml", ".yml", ".json")
 _MOST_LINES = 4  # of a file in another format, as an example
+_EXAMPLE = '`command = ["python", "train.py"]`, `nodes = 2`'
 _DIRECTIVE = rb"(?m)^#(?:SBATCH|PBS|\$) +-[!-~]+"
 
 # Strings, which re compiles only when there is a file to read.
@@ -73,10 +74,11 @@ def load(
         line = place[1] if place and place[1] else str(max(1, len(text.splitlines())))
         problem = re.sub(_KEY, lambda key: key[1].replace("', '", ".").strip("'"), re.sub(_AT_LINE, "", str(error)))
         written = _in_toml("".join(text.split("\n")[int(line) - 1 : int(line)]))
-        hint = f"write {written}" if written else ""
-        if "overwrite" in problem:
-            hint = "keep one of the lines that set it"
-        raise UsageError(f"{name}:{line}: {problem}", hint=hint or "TOML is described at https://toml.io") from None
+        from gridtf.jobspec import synonyms
+
+        told = next((text for words, text in synonyms.rows("toml").items() if words in problem), "")
+        hint = f"write {written}" if written else told or "TOML is described at https://toml.io"
+        raise UsageError(f"{name}:{line}: {problem}", hint=hint) from None
     except (RecursionError, ValueError):
         raise UsageError(f"{name}: it is nested too deeply, or a number has thousands of digits") from None
 
@@ -221,7 +223,7 @@ def refuse_other_kinds(path: Path, name: str) -> None:
             raise UsageError(f"{name} is a TFJob", hint=f"write: gridtf import tfjob {shown} > {JOB_FILE}")
         found = synonyms.lines(documents[0] if documents else {})
         lines = ", ".join(f"`{line}`" for line in islice(found, _MOST_LINES))
-        hint = f"write {JOB_FILE}, a line each: {lines}" if lines else "TOML is described at https://toml.io"
+        hint = f"write {JOB_FILE}, a line each: {lines or _EXAMPLE}"
         raise UsageError(f"{name} is not TOML, the format of job files", hint=hint)
     if hint := synonyms.file(name):
         raise UsageError(f"{name} is not a job file", hint=hint)

@@ -343,7 +343,7 @@ def lines(data: Mapping[str, Any]) -> Iterator[str]:
 def file(name: str) -> str:
     """What to write for a file that is no job file, judged by the end of its name; empty for any other."""
     path = Path(name)
-    answer = found(path.suffix.lstrip("."), rows("files")) or ""
+    answer = found((path.suffix.lstrip(".") or path.name).lower(), rows("files")) or ""
     return str(answer).format(file=shlex.quote(name), stem=shlex.quote(path.stem))
 
 
@@ -367,8 +367,9 @@ def task_key(word: str, value: object, job_keys: Collection[str]) -> str:
 
 def task_type(word: str) -> str:
     """What to write in place of an unknown task type; empty for a word that nobody uses for one."""
-    target = _target(_word(word), rows("task_types"))
-    return f"write [tasks.{target}]" if target in TASK_TYPES else ""
+    name = _word(word)
+    target = _target(name, rows("task_types")) or (name if name in TASK_TYPES else "")
+    return f"write [tasks.{target}]" if target else ""
 
 
 def as_list(name: str, value: object) -> list[str]:
@@ -382,7 +383,7 @@ def as_list(name: str, value: object) -> list[str]:
         except ValueError:  # an open quote
             words = [text]
         return (as_program(words) if name == "command" else None) or words
-    if name == "serve":
+    if name in ("serve", "exclude"):
         return [word for word in re.split(r"[\s,]+", text) if word]
     return [line for line in text.splitlines() if line.strip()] or [text]
 
@@ -404,7 +405,8 @@ def command(word: str, rest: Sequence[str]) -> str:
         return f"a command comes first: gridtf submit {shlex.join([word, *rest])}"
     if word.endswith(".toml"):
         return f"write: gridtf submit {shlex.join([word, *rest])}"
-    jobs = sorted((part for part in rest if not part.startswith("-")), key=str.isdecimal)  # a number may be a value
+    words = [(part, before[:1] == "-") for before, part in zip(["", *rest], rest, strict=False) if part[:1] != "-"]
+    jobs = [part for part, _ in sorted(words, key=lambda word: word[1])]  # what follows an option may be its value
     tables = [rows("commands")] if "--" in rest else [rows("no_commands"), rows("commands")]
     answer = next(filter(None, (found(word.lower(), table) for table in tables)), "")
     if not answer and (program := as_program([word, *rest])):
