@@ -7,34 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gridtf.errors import SpecError, UsageError, nearest
+from gridtf.jobspec import tasktypes, units
 from gridtf.jobspec.placeholders import CONTAINER_NAMES, HOST_NAMES, host_address, is_whole, misspelt, placeholders
-from gridtf.jobspec.tasktypes import (
-    ALWAYS,
-    DATA_WORKER,
-    DISPATCHER,
-    KINDS,
-    LEADERS,
-    ON_FAILURE,
-    ON_REQUEST,
-    RESTART,
-    TASK_TYPES,
-)
-from gridtf.jobspec.units import (
-    MOST,
-    WALLTIME_FORMS,
-    format_walltime,
-    parse_duration,
-    parse_memory,
-    parse_nodes,
-    parse_pause,
-    parse_walltime,
-)
 from gridtf.text import counted, toml
 
 if TYPE_CHECKING:
     from gridtf.jobspec.spec import JobSpec
 
-_A_KIND = f'kind = "{next(iter(KINDS))}", or {" or ".join(toml(name) for name in [*KINDS][1:])}'
+_A_KIND = f'kind = "{next(iter(tasktypes.KINDS))}", or {" or ".join(toml(name) for name in [*tasktypes.KINDS][1:])}'
 A_TYPE_OF_ONE_S_OWN = f"a type of your own needs a kind: {_A_KIND}"
 _TYPE = re.compile(r"[a-z][a-z_]{0,31}")
 FIRST_WORKER = "first-worker"
@@ -114,8 +94,8 @@ def _whole(key: str, value: object, least: int) -> None:
         quoted = meant and meant == value
         hint = f"write {meant}, without quotes" if quoted else f"write a number, such as {meant or max(least, 2)}"
         raise SpecError(key, f"{spell(value)} is not a whole number of {least} or more", hint=hint)
-    if isinstance(value, int) and value > MOST:
-        raise SpecError(key, f"{value} is more than the maximum, {MOST}")
+    if isinstance(value, int) and value > units.MOST:
+        raise SpecError(key, f"{value} is more than the maximum, {units.MOST}")
 
 
 def check_text(key: str, value: object) -> None:
@@ -268,19 +248,19 @@ def _check_texts(spec: JobSpec) -> None:
 
 
 def _check_sizes(spec: JobSpec) -> None:
-    _parsed("time", spec.time, parse_walltime, WALLTIME_FORMS)
-    _parsed("checkpoint_before", spec.checkpoint_before, parse_duration, WALLTIME_FORMS)
+    _parsed("time", spec.time, units.parse_walltime, units.WALLTIME_FORMS)
+    _parsed("checkpoint_before", spec.checkpoint_before, units.parse_duration, units.WALLTIME_FORMS)
     after: object = spec.stall_after
     if after is None:
         raise SpecError("stall_after", "it has no value", hint='write a time such as "10m", or "off"')
-    _parsed("stall_after", spec.stall_after, parse_pause, f'"off", {WALLTIME_FORMS}')
+    _parsed("stall_after", spec.stall_after, units.parse_pause, f'"off", {units.WALLTIME_FORMS}')
     _check_end(spec)
-    _parsed("mem", spec.mem, parse_memory, _MEM_FORMS)
-    _parsed("mem_per_task", spec.mem_per_task, parse_memory, _MEM_FORMS)
-    _parsed("log_limit", spec.log_limit, parse_memory, _MEM_FORMS)
+    _parsed("mem", spec.mem, units.parse_memory, _MEM_FORMS)
+    _parsed("mem_per_task", spec.mem_per_task, units.parse_memory, _MEM_FORMS)
+    _parsed("log_limit", spec.log_limit, units.parse_memory, _MEM_FORMS)
     if spec.mem is not None and spec.mem_per_task is not None:
         raise SpecError("mem_per_task", "memory is requested both per task and per host", hint="keep one of them")
-    _parsed("nodes", spec.nodes, parse_nodes, "a number, or a range such as 2-4")
+    _parsed("nodes", spec.nodes, units.parse_nodes, "a number, or a range such as 2-4")
     least_of = {"gpus_per_node": 0, "tasks_per_node": 1, "gpus_per_task": 0, "cpus_per_task": 1}
     for key, least in {**least_of, "restarts": 0, "spare_nodes": 0}.items():
         _whole(key, getattr(spec, key), least)
@@ -310,7 +290,7 @@ def _in_seconds(value: object) -> str:
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) and text.strip("0."):
         return f"write {text}, without quotes"
     try:
-        return f"write {parse_duration(text)}" if isinstance(value, str) else ""
+        return f"write {units.parse_duration(text)}" if isinstance(value, str) else ""
     except ValueError:
         return "write a number, such as 60"
 
@@ -325,8 +305,8 @@ def _check_end(spec: JobSpec) -> None:
         hint = "say how long before the end of the walltime to save: --checkpoint-before 5m"
         raise SpecError("continuations", "a job that is never asked to save cannot be continued", hint=hint)
     if spec.walltime is not None and (spec.seconds_to_save or 0) >= spec.walltime:
-        early = format_walltime(spec.seconds_to_save or 0)
-        what = f"{early} is not less than the walltime, {format_walltime(spec.walltime)}"
+        early = units.format_walltime(spec.seconds_to_save or 0)
+        what = f"{early} is not less than the walltime, {units.format_walltime(spec.walltime)}"
         hint = "a checkpoint is requested that long before the end; a plain number is in minutes"
         raise SpecError("checkpoint_before", what, hint=hint)
 
@@ -352,14 +332,15 @@ def _check_types(spec: JobSpec) -> None:
     for task_type, table in spec.tasks.items():
         key = f"tasks.{task_type}"
         kind: object = table.kind
-        if task_type in TASK_TYPES and kind is not None:
+        if task_type in tasktypes.TASK_TYPES and kind is not None:
             raise SpecError(f"{key}.kind", f"{task_type} is a type of TensorFlow's or gridtf's", hint="leave kind out")
-        if task_type in TASK_TYPES:
+        if task_type in tasktypes.TASK_TYPES:
             continue
         if kind is None:
-            hint = nearest(str(task_type), list(TASK_TYPES)) or f"known: {', '.join(TASK_TYPES)}; {A_TYPE_OF_ONE_S_OWN}"
+            known = f"known: {', '.join(tasktypes.TASK_TYPES)}; {A_TYPE_OF_ONE_S_OWN}"
+            hint = nearest(str(task_type), list(tasktypes.TASK_TYPES)) or known
             raise SpecError(key, "unknown task type", hint=hint)
-        if kind not in KINDS:
+        if kind not in tasktypes.KINDS:
             raise SpecError(f"{key}.kind", f"{spell(kind)} is not a kind of task", hint=f"write {_A_KIND}")
         if not _TYPE.fullmatch(str(task_type)):
             hint = "use up to 32 lower-case letters and _, with a letter first, as in parameter_cache"
@@ -376,7 +357,7 @@ def _check_tasks(spec: JobSpec) -> None:
         _whole(f"{key}.count", table.count, 0)
         _whole(f"{key}.gpus", table.gpus, 0)
         _whole(f"{key}.cpus", table.cpus, 1)
-        _parsed(f"{key}.mem", table.mem, parse_memory, _MEM_FORMS)
+        _parsed(f"{key}.mem", table.mem, units.parse_memory, _MEM_FORMS)
         _check_partition(f"{key}.partition", task_type, spec)
         _check_membership(f"{key}.in_cluster", task_type, spec)
         _check_on_failure(f"{key}.on_failure", task_type, spec)
@@ -390,18 +371,18 @@ def _check_tasks(spec: JobSpec) -> None:
                 what = "one string" if hint else spell(given)
                 raise SpecError(f"{key}.command", f"expected a list of strings, not {what}", hint=hint)
             _command(f"{key}.command", table.command, names)
-            if row.served == ALWAYS:
+            if row.served == tasktypes.ALWAYS:
                 raise SpecError(f"{key}.command", f"gridtf runs a server in a {task_type}", hint="leave it out")
         if row.limit is not None and (table.count or 0) > row.limit:
             raise SpecError(f"{key}.count", f"{table.count} requested, but a job can have only {row.limit}")
         if table.gpus and not row.takes_gpu:
             raise SpecError(f"{key}.gpus", f"a {task_type} takes no GPU", hint="leave it out, or write 0")
-    if bool(spec.count(DISPATCHER)) != bool(spec.count(DATA_WORKER)):
-        has, lacks = (DISPATCHER, DATA_WORKER) if spec.count(DISPATCHER) else (DATA_WORKER, DISPATCHER)
+    if bool(spec.count(tasktypes.DISPATCHER)) != bool(spec.count(tasktypes.DATA_WORKER)):
+        lacks, has = sorted((tasktypes.DISPATCHER, tasktypes.DATA_WORKER), key=lambda name: bool(spec.count(name)))
         hint = "request data workers with --data-workers N: that adds the dispatcher"
         raise SpecError(f"tasks.{lacks}.count", f"there is a {has}, but no {lacks}", hint=hint)
     _check_leader(spec)
-    leaders = [leader for leader in LEADERS if spec.count(leader)]
+    leaders = [leader for leader in tasktypes.LEADERS if spec.count(leader)]
     if len(leaders) > 1:
         raise SpecError("tasks.master", "chief and master are two names of one task", hint="keep one of them")
     if not any(spec.count(name) != 0 and spec.row(name).trains for name in spec.types):
@@ -411,11 +392,11 @@ def _check_tasks(spec: JobSpec) -> None:
 def _check_leader(spec: JobSpec) -> None:
     if spec.leader is None:
         return
-    known = (*LEADERS, FIRST_WORKER)
+    known = (*tasktypes.LEADERS, FIRST_WORKER)
     if spec.leader not in known:
         hint = nearest(str(spec.leader), list(known))
         raise SpecError("leader", f"{spell(spec.leader)} is not one of {', '.join(known)}", hint=hint)
-    for name in LEADERS:
+    for name in tasktypes.LEADERS:
         if (count := spec.task(name).count) is not None and count != (name == spec.leader):
             what = f"the leader is {spec.leader}, but tasks.{name}.count is {count}"
             raise SpecError("leader", what, hint=f"leave out tasks.{name}.count")
@@ -437,11 +418,11 @@ def _check_partition(key: str, task_type: str, spec: JobSpec) -> None:
 
 def _check_on_failure(key: str, task_type: str, spec: JobSpec) -> None:
     chosen = spec.task(task_type).on_failure
-    if chosen is not None and chosen not in ON_FAILURE:
-        choices = ", ".join(ON_FAILURE)
-        hint = nearest(str(chosen), list(ON_FAILURE)) or f"choose from {choices}"
+    if chosen is not None and chosen not in tasktypes.ON_FAILURE:
+        choices = ", ".join(tasktypes.ON_FAILURE)
+        hint = nearest(str(chosen), list(tasktypes.ON_FAILURE)) or f"choose from {choices}"
         raise SpecError(key, f"{spell(chosen)} is not one of {choices}", hint=hint)
-    if chosen == RESTART and task_type == "ps":
+    if chosen == tasktypes.RESTART and task_type == "ps":
         what = "a ps that starts again has lost the variables that it held"
         raise SpecError(key, what, hint='write "attempt", and restarts = 1 or more: then all tasks start again')
 
@@ -471,7 +452,7 @@ def _check_program(spec: JobSpec) -> None:
         hint = f"write the module without .py: {spec.entry.replace('.py:', ':')}"
         raise SpecError("entry", f"{spell(spec.entry)} names a file, not a module", hint=hint)
     for task_type in spec.serve:
-        servable = [name for name in spec.types if spec.row(name).served == ON_REQUEST]
+        servable = [name for name in spec.types if spec.row(name).served == tasktypes.ON_REQUEST]
         if task_type not in servable:
             hint = f"choose from {', '.join(servable)}"
             raise SpecError("serve", f"{spell(task_type)} cannot be served by gridtf", hint=hint)

@@ -58,12 +58,10 @@ def check(spec: JobSpec, sources: Mapping[str, str]) -> None:
         hint = f"begin it with a letter, such as run-{spec.name}"
         raise SpecError("name", f"{spec.name} would be taken for the id of a job", hint=hint)
     _check_memory(spec)
-    if spec.chdir and not _exists("chdir", Path.is_dir, Path(spec.chdir)):
-        what = f"{spec.chdir} is not a folder" if files.exists(spec.chdir) else f"there is no folder {spec.chdir}"
-        raise SpecError("chdir", what)
-    if spec.template and not _exists("template", Path.is_file, Path(spec.template)):
-        there = files.exists(spec.template)
-        raise SpecError("template", f"{spec.template} is not a file" if there else f"there is no file {spec.template}")
+    needed = (("chdir", spec.chdir, Path.is_dir, "folder"), ("template", spec.template, Path.is_file, "file"))
+    for key, path, is_one, kind in needed:
+        if path and not _exists(key, is_one, Path(path)):
+            raise SpecError(key, f"{path} is not a {kind}" if files.exists(path) else f"there is no {kind} {path}")
     if image := container_path(spec.container):
         _check_image(image, spec)
     if spec.entry:

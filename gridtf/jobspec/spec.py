@@ -6,20 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gridtf.errors import GridtfError, SpecError, nearest
+from gridtf.jobspec import tasktypes, units
 from gridtf.jobspec.checks import CHECKS, as_name, as_tuple, spell
-from gridtf.jobspec.tasktypes import (
-    ALWAYS,
-    CLIENT,
-    DATA_WORKER,
-    DISPATCHER,
-    LEADERS,
-    MOST_IN_PLACE,
-    RESTART,
-    TASK_TYPES,
-    TaskType,
-    properties,
-)
-from gridtf.jobspec.units import parse_duration, parse_memory, parse_nodes, parse_pause, parse_walltime
 from gridtf.values import Value, fields
 
 # Lists are accepted and stored as tuples. Not Sequence[str], because a single string is one as well.
@@ -246,32 +234,32 @@ class JobSpec(_Keywords):
     @property
     def walltime(self) -> int | None:
         """The walltime in seconds; None when not given."""
-        return None if self.time is None else parse_walltime(self.time)
+        return None if self.time is None else units.parse_walltime(self.time)
 
     @property
     def seconds_to_save(self) -> int | None:
         """How long before the end of the walltime a checkpoint is requested, in seconds; None: it is not."""
-        return None if self.checkpoint_before is None else parse_duration(self.checkpoint_before)
+        return None if self.checkpoint_before is None else units.parse_duration(self.checkpoint_before)
 
     @property
     def seconds_to_stall(self) -> int | None:
         """For how long no task of a stalled job does anything, in seconds; None: stalls are not detected."""
-        return parse_pause(self.stall_after)
+        return units.parse_pause(self.stall_after)
 
     @property
     def node_range(self) -> tuple[int, int] | None:
         """(fewest, most) hosts; None when not given."""
-        return None if self.nodes is None else parse_nodes(self.nodes)
+        return None if self.nodes is None else units.parse_nodes(self.nodes)
 
     @property
     def mem_mib(self) -> int | None:
         """Memory per host in MiB (as Slurm's --mem); None when not given."""
-        return None if self.mem is None else parse_memory(self.mem)
+        return None if self.mem is None else units.parse_memory(self.mem)
 
     @property
     def log_bytes(self) -> int | None:
         """How large the log of a task may become, in bytes; None: there is no limit."""
-        return None if self.log_limit is None else parse_memory(self.log_limit) << 20
+        return None if self.log_limit is None else units.parse_memory(self.log_limit) << 20
 
     @property
     def title(self) -> str:
@@ -303,12 +291,12 @@ class JobSpec(_Keywords):
     @property
     def types(self) -> tuple[str, ...]:
         """The task types that the job can have, in rank order: TensorFlow's and its own."""
-        own = sorted(name for name in self.tasks if name not in TASK_TYPES)  # inside the job as at the submission
-        return tuple(sorted([*TASK_TYPES, *own], key=lambda name: not self.row(name).trains))
+        own = sorted(name for name in self.tasks if name not in tasktypes.TASK_TYPES)  # in the job as at the submission
+        return tuple(sorted([*tasktypes.TASK_TYPES, *own], key=lambda name: not self.row(name).trains))
 
-    def row(self, task_type: str) -> TaskType:
+    def row(self, task_type: str) -> tasktypes.TaskType:
         """How gridtf treats tasks of this type."""
-        return properties(task_type, self.task(task_type).kind or "")
+        return tasktypes.properties(task_type, self.task(task_type).kind or "")
 
     def count(self, task_type: str) -> int | None:
         """Number of tasks of this type; None: as many workers as the allocation has room for.
@@ -319,11 +307,11 @@ class JobSpec(_Keywords):
         if table is not None and table.count is not None:
             return table.count
         if task_type == "worker":
-            client = any(one.kind == CLIENT and one.count != 0 for one in self.tasks.values())
+            client = any(one.kind == tasktypes.CLIENT and one.count != 0 for one in self.tasks.values())
             return 0 if table is None and client and "worker" not in self.serve else None
-        if task_type == DISPATCHER:  # data workers need one
-            return int(table is not None or bool(self.count(DATA_WORKER)))
-        if task_type in LEADERS and self.leader is not None:
+        if task_type == tasktypes.DISPATCHER:  # data workers need one
+            return int(table is not None or bool(self.count(tasktypes.DATA_WORKER)))
+        if task_type in tasktypes.LEADERS and self.leader is not None:
             return int(task_type == self.leader)
         return 0 if table is None else 1
 
@@ -338,7 +326,7 @@ class JobSpec(_Keywords):
         It does for the types in ``serve``, for those of the tf.data service, and for the ps of an entry job unless it
         has a command or is left out of the cluster.
         """
-        if task_type in self.serve or self.row(task_type).served == ALWAYS:
+        if task_type in self.serve or self.row(task_type).served == tasktypes.ALWAYS:
             return True
         has_command = self.task(task_type).command is not None
         return task_type == "ps" and bool(self.entry) and not has_command and self.in_cluster(task_type)
@@ -348,7 +336,7 @@ class JobSpec(_Keywords):
         chosen = self.task(task_type).on_failure
         if chosen is None:
             return self.row(task_type).restarts if self.serves(task_type) else 0
-        return MOST_IN_PLACE if chosen == RESTART else 0
+        return tasktypes.MOST_IN_PLACE if chosen == tasktypes.RESTART else 0
 
     def to_dict(self) -> dict[str, Any]:
         """The fields that differ from their defaults, as plain values for JSON, keyed as in the job file."""
