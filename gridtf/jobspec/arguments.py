@@ -7,11 +7,9 @@ import functools
 import re
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 from gridtf.errors import UsageError, nearest
-from gridtf.jobspec.jobfile import only_a_number, refuse_requests
 from gridtf.jobspec.options import GROUPS, OPTIONS, Option, Table
 
 # Their values usually begin with a dash, which argparse would take for another flag.
@@ -73,6 +71,8 @@ class Parser(argparse.ArgumentParser):
             if takes_job:
                 hint = f"a command goes after --: {self.prog} [options] -- command"
                 if rest[0].isdecimal():
+                    from gridtf.jobspec.jobfile import only_a_number
+
                     hint = only_a_number(rest[0])
             raise UsageError(f"unexpected argument {rest[0]!r}", hint=hint)
         return arguments
@@ -128,7 +128,9 @@ class Parser(argparse.ArgumentParser):
             return  # an unknown option comes first
         known = synonyms.as_program(program)
         if known:
-            refuse_requests(Path(program[0]))
+            from gridtf.jobspec.jobfile import refuse_requests
+
+            refuse_requests(program[0])
         if command and known is None and len(names) + len(file) > 1:
             hint = "a value with spaces takes quotes, such as --setup 'module load cuda'"
             raise UsageError(f"unexpected argument {names[0]!r}", hint=hint)

@@ -243,12 +243,12 @@ def _documents(data: bytes) -> list[dict[str, Any]]:
         return []
 
 
-def refuse_requests(script: Path) -> None:
+def refuse_requests(script: str | Path) -> None:
     """Raise UsageError for a script with lines that sbatch or qsub would read."""
     try:
         if not files.is_file(script):  # a FIFO would block
             return
-        with script.open("rb") as file:
+        with Path(script).open("rb") as file:
             head = file.read(1 << 16)
     except (OSError, ValueError):
         return

@@ -1,8 +1,8 @@
 """Reads files, environment variables and flags as layers: key -> value and its source; config merges the layers.
 
-In paths ``~``, ``$NAME`` and ``${NAME}`` are replaced; ``$$`` is a dollar sign. Relative paths in a file are resolved
-against that file's folder, others against the working folder. A ``python`` with a slash in it is such a path, and so
-is a ``container`` without a colon, and the source of a bind.
+In paths ``~``, ``~USER``, ``$NAME`` and ``${NAME}`` are replaced; ``$$`` is a dollar sign. Relative paths in a file
+are resolved against that file's folder, others against the working folder. A ``python`` with a slash in it is such a
+path, and so is a ``container`` without a colon, and the source of a bind.
 """
 
 from __future__ import annotations
@@ -287,7 +287,14 @@ def _unknown_key(key: Key, value: object, table: Table, own: Collection[str]) ->
             if key[0] == "limits":
                 return SpecError("limits", what, hint="[limits] counts in the site's file only")
             near = ("tasks", "env") if depth == 0 and isinstance(value, Mapping) else known
-            hint = _other_word(depth, key[depth], value, tops, table) or nearest(key[depth], list(near))
+            from gridtf.jobspec import synonyms
+
+            word = key[depth]
+            if depth == 0:
+                hint = synonyms.key(word, value, table)
+            else:
+                hint = synonyms.task_type(word) if depth == 1 else synonyms.task_key(word, value, tops)
+            hint = hint or nearest(word, list(near))
             return SpecError(".".join(key[: depth + 1]), what, hint=hint or _in_general(depth, value, known))
     return None
 
@@ -305,15 +312,6 @@ def _misplaced(key: Key, value: object) -> SpecError | None:
     if key == COMMAND and value == ():
         return SpecError(dotted, "the list is empty: there is nothing to run")
     return None
-
-
-def _other_word(depth: int, word: str, value: object, tops: Collection[str], table: Table) -> str:
-    """What to write for a word from elsewhere. depth: 0 for a key of the job, 1 a task type, 2 a key of its table."""
-    from gridtf.jobspec import synonyms
-
-    if depth == 0:
-        return synonyms.key(word, value, table)
-    return synonyms.task_type(word) if depth == 1 else synonyms.task_key(word, value, tops)
 
 
 def _in_general(depth: int, value: object, known: Collection[str]) -> str:

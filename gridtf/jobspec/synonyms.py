@@ -80,10 +80,8 @@ def meant(word: str, value: object, known: Collection[str] = ()) -> Meant:
     targets = _target(name, rows("options")).split()
     if targets == ["nodes"] and isinstance(value, str) and re.match("[A-Za-z_]", value):
         hosts = re.sub(r":\d+", "", value)  # without the slots of mpirun
-        slurm, sge = (
-            ("native", f"--nodelist={hosts}", " (Slurm)"),
-            ("native", f"-l hostname={hosts.replace(',', '|')}", " (Grid Engine)"),
-        )
+        slurm = ("native", f"--nodelist={hosts}", " (Slurm)")
+        sge = ("native", f"-l hostname={hosts.replace(',', '|')}", " (Grid Engine)")
         return Meant((slurm, sge), choice=True)
     if targets == ["entry"] and isinstance(value, str) and as_program([value]):
         targets = ["command"]
