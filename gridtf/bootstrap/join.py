@@ -93,7 +93,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     words = [*argv[2:], "--", "gridtf_join"]
     spec = schedulers.with_options(
         lambda table, complete: config.from_arguments(
-            words, environ, Path.cwd(), table, complete=complete, runs_here=True
+            words, environ, Path.cwd(), table, complete=complete, use=config.Use.HERE
         )
     ).spec
     scheduler = schedulers.get(spec.scheduler or schedulers.around_this_process(environ))

@@ -15,8 +15,9 @@ from gridtf import contract, files, schedulers
 from gridtf.bootstrap import unsubmitted
 from gridtf.errors import GridtfError, RunDirError, SpecError, UsageError
 from gridtf.host.processes import tell
+from gridtf.jobspec.checks import need_program
 from gridtf.jobspec.request import Request
-from gridtf.jobspec.spec import JobSpec, need_program
+from gridtf.jobspec.spec import JobSpec
 from gridtf.run import recordtypes
 from gridtf.run.rundir import (
     BY_HAND,
@@ -60,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
 
             configured = schedulers.with_options(
                 lambda table, complete: config.from_arguments(
-                    rest, os.environ, Path.cwd(), table, complete=complete, runs_here=True
+                    rest, os.environ, Path.cwd(), table, complete=complete, use=config.Use.HERE
                 )
             )
             for note in configured.notes:

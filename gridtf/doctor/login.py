@@ -164,15 +164,14 @@ def configuration(
     check, any_program = _FILES, (sys.executable,)  # which is there even where the PATH is empty
     command = None if any(option.key == "entry" for option, _, _ in options) else any_program
 
-    def read(*, limited: bool) -> config.Configured:
+    def read(use: config.Use) -> config.Configured:
+        typed = config.Typed(None, options, command)
         return schedulers.with_options(
-            lambda table, complete: config.configure(
-                None, options, command, environ, folder, table, complete=complete, limited=limited
-            )
+            lambda table, complete: config.configure(typed, environ, folder, table, complete=complete, use=use)
         )
 
     try:
-        made = read(limited=False)
+        made = read(config.Use.LOOK)
     except GridtfError as error:
         if error.what.startswith("-"):
             raise
@@ -183,7 +182,7 @@ def configuration(
     findings = [Finding(Level.WARNING, check, note, "correct or remove that line") for note in notes]
     findings = findings or [Finding(Level.OK, check, valid)]
     try:
-        read(limited=True)
+        read(config.Use.SUBMIT)
     except UsageError as error:  # a key that the site requires, or a value that it does not allow
         source, _, what = error.what.partition(": ")
         message, hint = error.what, "choose a value that the site allows"

@@ -12,8 +12,9 @@ from math import gcd
 from typing import Any
 
 from gridtf.errors import SpecError
-from gridtf.jobspec.options import Option
-from gridtf.jobspec.spec import JobSpec, check_text
+from gridtf.jobspec.checks import check_text
+from gridtf.jobspec.options import KINDS, Option
+from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.tasktypes import LEADERS, TaskType, properties
 from gridtf.jobspec.units import MOST, parse_memory
 from gridtf.text import counted
@@ -231,7 +232,7 @@ def _options(spec: JobSpec, options: Sequence[Option]) -> dict[str, Any]:
     values = {}
     for option in options:
         value = spec.option(option.key)
-        if option.kind == "text":
+        if option.kind is KINDS["text"]:
             check_text(option.key, value)
         if value not in (None, ()):
             values[option.key] = value

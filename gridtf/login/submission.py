@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from gridtf import files, resources, schedulers
 from gridtf.errors import MaybeSubmittedError, RunDirError, SpecError
 from gridtf.jobspec import config, precheck
-from gridtf.jobspec.spec import JobSpec, container_path, need_program, need_walltime
+from gridtf.jobspec.checks import need_program, need_walltime
+from gridtf.jobspec.spec import JobSpec, container_path
 from gridtf.run import registry
 from gridtf.run.rundir import (
     RUN_ROOT,

@@ -113,7 +113,7 @@ ONLY_IN = {
     "filelock": {"host.gpus"},
     "pynvml": {"host.gpus"},
     "argcomplete": {"cli"},
-    "yaml": {"cli.import_job"},
+    "yaml": {"cli.import_job", "jobspec.jobfile"},  # the latter for a file that is no TOML
     "rich": {"cli.bottomline", "monitor.app"},
     "textual": {"monitor.app"},
     "tomllib": {"jobspec.jobfile"},

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gridtf.cli import COMMANDS
-from gridtf.jobspec.config import SITE_FILE, configure
+from gridtf.jobspec.config import SITE_FILE, Typed, configure
 from gridtf.jobspec.tasktypes import TASK_TYPES
 from gridtf.observe.state import HostView, JobView, TaskView
 from gridtf.schedulers import job_options
@@ -132,9 +132,7 @@ def test_readme_shows_every_command() -> None:
 @pytest.mark.parametrize("text", [pytest.param(text, id=str(i)) for i, text in enumerate(blocks(README, "toml"))])
 def test_job_files_in_the_readme_are_valid(text: str, tmp_path: Path) -> None:
     (tmp_path / "gridtf.toml").write_text(text, encoding="utf-8")
-    made = configure(
-        "gridtf.toml", [], None, {"GRIDTF_SITE_CONFIG": "", "HOME": str(tmp_path)}, tmp_path, job_options()
-    )
+    made = configure(Typed("gridtf.toml"), {"GRIDTF_SITE_CONFIG": "", "HOME": str(tmp_path)}, tmp_path, job_options())
     assert "gridtf.toml" in {str(source).partition(":")[0] for source in made.sources.values()}
 
 

@@ -51,7 +51,7 @@ class LocalLogin(Login):
         return Examination((jobs,))
 
     def resolve(self, spec: JobSpec, *, in_job: bool = False) -> Request:
-        from gridtf.jobspec.spec import need_walltime
+        from gridtf.jobspec.checks import need_walltime
 
         if spec.spare_nodes:
             hint = "leave spare_nodes out: restarts work without it"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gridtf.errors import SchedulerError, SpecError
-from gridtf.jobspec.spec import spell
+from gridtf.jobspec.checks import spell
 from gridtf.schedulers.api import JobIdentity, Plan, SubmitResult
 from gridtf.schedulers.login import CommandLogin, check_shared
 from gridtf.schedulers.sge import directives, query, submit
