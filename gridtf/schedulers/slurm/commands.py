@@ -23,24 +23,6 @@ _UNREACHABLE = (
     r"connection (refused|timed out)|no route to host|standby mode|transport endpoint|"
     r"batch job submission failed: i/o error"
 )
-# Since this version, steps of a job share its GPUs if they overlap (srun(1), --overlap); before, only its CPUs.
-_SHARES_GPUS = (22, 5)
-
-# Patterns are compiled only after a command has failed: rendering does not need them.
-# slurm_load_jobs error: Unable to contact slurm controller (connect failure)
-_UNREACHABLE = (
-    r"(?i)unable to contact slurm controller|socket timed out|zero bytes were transmitted|"
-    r"connection (refused|timed out)|no route to host|standby mode|transport endpoint|"
-    r"batch job submission failed: i/o error"
-)
-
-# Patterns are compiled only after a command has failed: rendering does not need them.
-# slurm_load_jobs error: Unable to contact slurm controller (connect failure)
-_UNREACHABLE = (
-    r"(?i)unable to contact slurm controller|socket timed out|zero bytes were transmitted|"
-    r"connection (refused|timed out)|no route to host|standby mode|transport endpoint|"
-    r"batch job submission failed: i/o error"
-)
 # sbatch: error: Batch job submission failed: Socket timed out on send/recv operation
 _ANSWER_LOST = (
     r"(?i)socket timed out|zero bytes were transmitted|(receive|shutdown) failure|timed out reading|"

@@ -15,9 +15,9 @@ from gridtf.jobspec.config import Configured
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.units import format_walltime
 from gridtf.schedulers import commands, trial
-from gridtf.schedulers.slurm import advice
-from gridtf.schedulers.slurm.advice import Partition, list_partitions, show_gpus, show_walltime
+from gridtf.schedulers.slurm import advice, offers
 from gridtf.schedulers.slurm.commands import slurm
+from gridtf.schedulers.slurm.offers import Partition, list_partitions, show_gpus, show_walltime
 from gridtf.schedulers.slurm.query import parse_fields
 from gridtf.text import counted, some
 from gridtf.values import Value
@@ -80,7 +80,7 @@ def _query() -> Site:
         raise slurm.no_answer("`scontrol ping` reports it as DOWN")
     config = parse_config(slurm.printed(["scontrol", "show", "config"], limit=_PATIENCE))
     rules = parse_rules(slurm.printed(["scontrol", "-o", "show", "partition", "--all"], limit=_PATIENCE))
-    partitions = advice.query_partitions(limit=_PATIENCE)
+    partitions = offers.query_partitions(limit=_PATIENCE)
     accounts: Sequence[str] | None = None
     default = ""
     if config.get("AccountingStorageType", "").endswith("slurmdbd"):
@@ -218,7 +218,7 @@ def _partition(chosen: Partition | None, site: Site, given: Configured) -> Items
         yield from missing("partition", what, Setting("partition", chosen.name, _about(chosen)))
         how = "for jobs"
     others = f"write partition = …; these work: {list_partitions(working)}" if working else "`sinfo -R` lists reasons"
-    unusable = advice.unusable_nodes([chosen])
+    unusable = offers.unusable_nodes([chosen])
     if chosen.up != "up":
         what = f"partition {chosen.name}, {how}, is {chosen.up}: no job starts there"
         yield Finding(Level.FAILURE, "partition.state", what, others)
@@ -243,13 +243,13 @@ def _further_partition(partition: Partition) -> Finding:
     if partition.up == "up" and _works(partition):
         count = partition.fitting(lambda nodes: nodes.works)
         return Finding(Level.OK, "partition.state", f"partition {partition.name} is up; usable nodes: {count}")
-    why = f"it is {partition.up}" if partition.up != "up" else advice.unusable_nodes([partition]) or "it has no nodes"
+    why = f"it is {partition.up}" if partition.up != "up" else offers.unusable_nodes([partition]) or "it has no nodes"
     what = f"no job starts in partition {partition.name}, one of several that are set: {why}"
     return Finding(Level.WARNING, "partition.state", what, f"leave {partition.name} out of partition")
 
 
 def _about(partition: Partition) -> str:
-    has = ", ".join(filter(None, (counted(partition.size, "node"), advice.gpus_per_node(partition))))
+    has = ", ".join(filter(None, (counted(partition.size, "node"), offers.gpus_per_node(partition))))
     return f"no partition is the default; {partition.name} has {has}"
 
 
@@ -285,7 +285,7 @@ def _gpus(site: Site) -> Items:
     yield Finding(Level.OK, "gpus", f"GPUs (GRES) of each node: {list_partitions(having, show_gpus)}")
     for partition in [one for one in having if _admits(one, site)][:_MOST_EXAMPLES]:
         number = partition.most(lambda nodes: nodes.gpus())
-        comment = f"for jobs in partition {partition.name}: {advice.describe(partition)}"
+        comment = f"for jobs in partition {partition.name}: {offers.describe(partition)}"
         yield Setting("gpus_per_node", number, comment, f"partitions.{partition.name}", example=True)
 
 

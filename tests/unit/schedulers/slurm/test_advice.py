@@ -10,7 +10,8 @@ import pytest
 
 from gridtf.errors import SchedulerError, SpecError
 from gridtf.schedulers.slurm import advice
-from gridtf.schedulers.slurm.advice import ComponentRequest, component_requests, parse_partitions
+from gridtf.schedulers.slurm.advice import ComponentRequest, component_requests
+from gridtf.schedulers.slurm.offers import parse_partitions, show_gpus, unusable_nodes
 from tests.support.rendering import plan
 
 SINFO = """\
@@ -212,8 +213,8 @@ def test_parse_partitions() -> None:
     assert old.nodes[0].gpus("k80") == 2
     assert big.nodes[0].mem == 512000
     assert all(nodes.works for nodes in big.nodes)
-    assert advice.show_gpus(big) == "8 a100 each or 4 v100 each"
-    assert advice.unusable_nodes([big, old]) == ""
+    assert show_gpus(big) == "8 a100 each or 4 v100 each"
+    assert unusable_nodes([big, old]) == ""
 
 
 def test_parse_partitions_with_abbreviated_numbers() -> None:
@@ -263,7 +264,7 @@ def test_component_requests() -> None:
     assert (first.partitions, first.nodes, first.gpus, first.cpus, first.time) == ((), 2, 2, 8, 3600)
     assert first.mem == 4096
     assert (second.partitions, second.nodes, second.gpus, second.cpus, second.time) == (("cpu",), 1, 0, 3, 3600)
-    assert second.mem == 1024
+    assert second.mem == 1026  # sbatch has it per CPU, rounded up
     # sbatch multiplies --mem-per-cpu by the CPUs, whichever option requests them
     more, _ = requests(**{**values, "gpus_per_node": None, "nodes": 2, "tasks": tasks}, native=["--cpus-per-task=16"])
     assert (more.cpus, more.mem) == (32, 16384)

@@ -14,8 +14,8 @@ from gridtf.jobspec.config import Configured
 from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.slurm import examine, scheduler
-from gridtf.schedulers.slurm.advice import parse_partitions
 from gridtf.schedulers.slurm.commands import SlurmCommands, slurm
+from gridtf.schedulers.slurm.offers import parse_partitions
 
 # scontrol show config, some of its lines
 CONFIG = """\
