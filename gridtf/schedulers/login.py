@@ -45,6 +45,10 @@ class Login(ABC):
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
 
+    def with_site(self, plan: Plan) -> Plan:
+        """The plan with what its directives and its check depend on at this site, as ``site``. Asked once."""
+        return plan
+
     @abstractmethod
     def directives(self, plan: Plan) -> tuple[str, ...]:
         """The options in the head of the job script. Pure.

@@ -190,6 +190,13 @@ def requests_gpus(request: Request) -> bool:
     return bool(request.gpus_per_task) and not native_has(request, request.options["gpu_resource"])
 
 
+def gpu_resource(request: Request, resources: Sequence[Resource]) -> Resource | None:
+    """How Grid Engine counts the GPUs that gridtf requests; None when it requests none, or the cell is unknown."""
+    name = request.options["gpu_resource"]
+    own = [one for one in resources if name in (one.name, one.shortcut)] if requests_gpus(request) else []
+    return next(iter(own), None)
+
+
 def gpu_amount(request: Request, wanted: Slots, gpu: Resource) -> str:
     """The amount of the GPU resource to request, as qsub takes it.
 
@@ -240,15 +247,14 @@ def whole_slots(request: Request, wanted: Slots) -> str:
 # --- options of qsub ---------------------------------------------------------------------------------------------
 
 
-def directives(plan: Plan, gpu: Resource | None = None) -> tuple[str, ...]:
+def directives(plan: Plan) -> tuple[str, ...]:
     """The options of qsub in the script's head, one a line, without ``#$``.
 
     Left out on purpose: -V, which copies the whole environment of the submitting shell into the job; -cwd and -wd,
     because the script itself changes to its folder and reports a folder that does not exist.
 
     Args:
-        plan: The submission.
-        gpu: How Grid Engine counts GPUs, as for resources.
+        plan: The submission, with the resources of the complex as its site where they are known.
 
     Raises:
         SpecError: For what cannot be requested of Grid Engine.
@@ -267,6 +273,7 @@ def directives(plan: Plan, gpu: Resource | None = None) -> tuple[str, ...]:
     # -notify: USR2 some time before KILL, so that tasks can end in good order
     lines = [f"-N {_job_name(request)}", "-S /bin/bash", "-j y", "-r y", "-notify"]
     lines += [f"-pe {word('pe', pe)} {wanted}"] if pe is not None else []
+    gpu = gpu_resource(request, plan.site or ())
     lines += [f"-l {resource}={amount}" for resource, amount in resources(request, wanted, gpu).items()]
     lines += [f"-q {word('partition', queue)}"] if queue is not None else []
     lines += [f"-P {word('account', account)}"] if account is not None else []

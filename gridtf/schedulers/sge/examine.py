@@ -16,10 +16,10 @@ from gridtf.jobspec.config import Configured
 from gridtf.jobspec.units import format_walltime
 from gridtf.schedulers import trial
 from gridtf.schedulers.api import Scheduler
-from gridtf.schedulers.sge import advice
-from gridtf.schedulers.sge.advice import PE, Queue, walltime, with_walltimes
+from gridtf.schedulers.sge import advice, offers
 from gridtf.schedulers.sge.commands import sge
 from gridtf.schedulers.sge.directives import Resource, parse_native
+from gridtf.schedulers.sge.offers import PE, Queue, walltime, with_walltimes
 from gridtf.text import counted, some, toml
 from gridtf.values import Value
 
@@ -81,12 +81,12 @@ def examine(scheduler: Scheduler, given: Configured) -> Examination:
 def _query(given: Configured) -> Site:
     hosts = parse_hosts(sge.printed(["qhost"], limit=_PATIENCE))
     version = sge.run(["qstat", "-help"], limit=_PATIENCE).out.partition("\n")[0].strip()
-    config = dict(advice.pairs(advice.qconf("-sconf")))
+    config = dict(offers.pairs(offers.qconf("-sconf")))
     if not config:
         return Site(version, hosts, {})
-    queues = advice.known_queues()
-    shown = advice.parse_usable(sge.printed(["qstat", "-g", "c"], limit=_PATIENCE))
-    own = dict(advice.pairs(advice.qconf("-suser", user_name(os.getuid()))))
+    queues = offers.known_queues()
+    shown = offers.parse_usable(sge.printed(["qstat", "-g", "c"], limit=_PATIENCE))
+    own = dict(offers.pairs(offers.qconf("-suser", user_name(os.getuid()))))
     defaults = (own.get("default_project", ""), config.get("auto_user_default_project", ""))
     return Site(
         version,
@@ -95,8 +95,8 @@ def _query(given: Configured) -> Site:
         pes=_pes(str(given.spec.option("pe") or ""), queues),
         queues=queues,
         usable={name for name, usable in shown.items() if usable},
-        resources=advice.parse_resources(advice.qconf("-sc")),
-        projects=advice.known_names("-sprjl"),
+        resources=offers.known_resources(),
+        projects=offers.known_names("-sprjl"),
         default_project=next((name for name in defaults if name.upper() not in ("", "NONE")), ""),
     )
 
@@ -104,10 +104,10 @@ def _query(given: Configured) -> Site:
 def _pes(named: str, queues: Sequence[Queue]) -> list[PE]:
     """The parallel environments, those first that matter most: each takes a qconf, and a cell may have many."""
     offered = frozenset().union(*(queue.pes for queue in queues))
-    names = advice.known_names("-spl")
+    names = offers.known_names("-spl")
     names.sort(key=lambda name: (not fnmatch.fnmatchcase(name, named), name not in offered))
     end = time.monotonic() + _PES_PATIENCE
-    asked = (advice.known_pe(name) for name in names if time.monotonic() < end)
+    asked = (offers.known_pe(name) for name in names if time.monotonic() < end)
     return [pe for pe in asked if pe is not None]
 
 
@@ -179,7 +179,7 @@ def _hosts(site: Site) -> Iterator[Finding]:
 
 def _chosen(site: Site, given: Configured) -> list[Queue]:
     """The queues that jobs may start in."""
-    return advice.matching_queues(site.queues, _names(given))
+    return offers.matching_queues(site.queues, _names(given))
 
 
 def _names(given: Configured) -> list[str]:
@@ -248,7 +248,7 @@ def _pe(pe: PE | None, site: Site, given: Configured, everywhere: Site) -> Items
     elif pe is None:
         hint = "ask the administrators for one: qconf -ap NAME, with control_slaves TRUE and allocation_rule $fill_up"
         yield Finding(Level.FAILURE, "pe", "there is no PE: jobs have one slot", hint)
-    elif not (queues := site.carrying(pe)) and (closed := advice.matching_queues(everywhere.carrying(pe), names)):
+    elif not (queues := site.carrying(pe)) and (closed := offers.matching_queues(everywhere.carrying(pe), names)):
         what = f"all queues that offer PE {pe.name} are disabled or in error: {some([queue.name for queue in closed])}"
         yield Finding(Level.FAILURE, "pe.queues", what, write or "`qstat -f -explain E` shows why")
     elif not queues:
@@ -297,7 +297,7 @@ def _first_queue(site: Site) -> str:
 
 def _gpus(resources: Sequence[Resource], name: str) -> Items:
     found = next((one for one in resources if name in (one.name, one.shortcut)), None)
-    like = [other for other in advice.like_gpus(resources) if other != name]
+    like = [other for other in offers.like_gpus(resources) if other != name]
     if found is None and like:
         comment = f"the complex has no resource `{name}`; `qhost -F {like[0]}` shows whether hosts have this one"
         setting = Setting("gpu_resource", like[0], comment)
@@ -356,7 +356,7 @@ def _forced(resources: Sequence[Resource], given: Configured) -> Items:
     forced = [one for one in forced if f"l {one.shortcut}" not in requested]
     if forced:
         names = some([one.name for one in forced])
-        lines = [advice.forced_line(one.name, one.kind) for one in forced]
+        lines = [offers.forced_line(one.name, one.kind) for one in forced]
         comment = f"every job must request {names} (requestable FORCED); write what your program needs"
         setting = Setting("native", [*given.spec.native, *lines], comment)
         yield from missing("resources", f"every job must request {names} (requestable FORCED in the complex)", setting)
