@@ -251,9 +251,9 @@ class CommandLogin(Login):
         try:
             # with the user's own environment, which some schedulers pass on to the job
             argv = [self.commands.locate(command[0]), *command[1:]]
-            answer = run_command(argv, limit=self.commands.submit_patience, environ=os.environ, text=plan.script)
+            answer = run_command(argv, limit=self.commands.submit_limit, environ=os.environ, text=plan.script)
         except NoAnswerError:
-            return self.look_for(plan, f"{command[0]} has not answered within {self.commands.submit_patience:g} s")
+            return self.look_for(plan, f"{command[0]} has not answered within {self.commands.submit_limit:g} s")
         if answer.code:
             return self.not_submitted(plan, answer)
         if job_id := self.parse_job_id(answer.out):
@@ -343,7 +343,7 @@ class CommandLogin(Login):
     def query(self, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
         if not jobs:
             return {}
-        answer = self.commands.run(self.query_command(jobs), limit=self.commands.query_patience)
+        answer = self.commands.run(self.query_command(jobs), limit=self.commands.query_limit)
         if answer.code and not self.commands.unknown_job(answer):
             raise SchedulerError(f"{self.query_command(jobs)[0]} has failed: {self.commands.message(answer)}")
         found = self.parse_query(answer.out, jobs)
@@ -374,7 +374,7 @@ class CommandLogin(Login):
         return "\n".join((self.scheduler.name, (program and which(program, environ)) or program, *chosen))
 
     def cancel(self, job: JobIdentity, *, force: bool = False) -> None:
-        answer = self.commands.run(self.cancel_command(job, force), limit=self.commands.submit_patience)
+        answer = self.commands.run(self.cancel_command(job, force), limit=self.commands.submit_limit)
         if answer.code and not self.commands.unknown_job(answer):
             raise SchedulerError(
                 f"{self.scheduler.title} does not cancel job {job.job_id}: {self.commands.message(answer)}"

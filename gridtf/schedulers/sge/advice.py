@@ -35,7 +35,7 @@ _NO_SLOTS = re.compile(r'cannot run in PE "[^"]*" because it only offers 0 slots
 _NO_LOAD = ("h_rt", "s_rt", HOST)  # resources of queues and hosts that do not depend on it
 # -w v heeds which hosts are in exclusive use now, complex(5), though not which slots are (Son of Grid Engine 8.1.9).
 _IN_USE = re.compile(r"exclusive resource \(([\w.]+)\) is already in use")
-_TRIED = 2  # other parallel environments, each of which costs a job id
+_MOST_TRIED_PES = 2  # other parallel environments, each of which costs a job id
 
 
 def check(plan: Plan, *, limit: float = QUERY_LIMIT) -> tuple[str, ...]:
@@ -57,7 +57,7 @@ def check(plan: Plan, *, limit: float = QUERY_LIMIT) -> tuple[str, ...]:
     if excluded := plan.request.options.get("exclude"):
         check_excluded(excluded, offers.known_names("-sel"))
     answer = _verify("v", script, limit=limit)
-    if in_use := _IN_USE.search(answer.err + answer.out):
+    if in_use := _IN_USE.search(answer.text):
         notes.append(f"the job may have to wait: other jobs have hosts for themselves (resource {in_use[1]})")
         answer = Answer(0, "", "")
     elif answer.code and without_load(answer, requested):
@@ -82,7 +82,7 @@ def check(plan: Plan, *, limit: float = QUERY_LIMIT) -> tuple[str, ...]:
         try:
             refuse(without_verdict(answer), requested, _cell(requested, script))
         except GridtfError as error:  # the cell's JSV does not see what is only verified
-            if "no suitable queues" not in answer.err + answer.out or not _has_jsv():
+            if "no suitable queues" not in answer.text or not _has_jsv():
                 raise
             notes.append(f"{error.what}; it is submitted, since a JSV of the site may change its request")
     return (*notes, *closed_queues(requested, _unusable_queues()))
@@ -95,9 +95,8 @@ def _verify(how: str, script: str, *options: str, limit: float = QUERY_LIMIT) ->
 
 def without_load(answer: Answer, requested: Requested) -> bool:
     """Whether ``qsub -w v`` may have refused a job only since it leaves out what hosts report as their load. Pure."""
-    output = answer.err + answer.out
     others = requested.resources.keys() - {*_NO_LOAD, requested.gpu}
-    return bool(_LOAD.search(output) or (others and _NO_SLOTS.search(output)))
+    return bool(_LOAD.search(answer.text) or (others and _NO_SLOTS.search(answer.text)))
 
 
 def _without_memory(plan: Plan, requested: Requested, limit: float) -> Answer:
@@ -106,7 +105,7 @@ def _without_memory(plan: Plan, requested: Requested, limit: float) -> Answer:
         return Answer(0, "", "")
     lines = (line for line in plan.scheduler.login.directives(plan) if not line.startswith(f"-l {MEMORY}="))
     answer = sge.run(["qsub", "-w", "v", *" ".join(lines).split(), "-b", "y", "true"], limit=limit)
-    return Answer(0, "", "") if _LOAD.search(answer.err + answer.out) else answer
+    return Answer(0, "", "") if _LOAD.search(answer.text) else answer
 
 
 def _has_jsv() -> bool:
@@ -127,10 +126,9 @@ def _check_host(requested: Requested, limit: float) -> None:
     queues = ["-q", ",".join(requested.queues)] if requested.queues else []
     trial = ["qsub", "-w", "v", "-l", f"{requested.gpu}={per_host}", *queues, "-b", "y", "true"]
     answer = sge.run(trial, limit=limit)
-    output = answer.err + answer.out
-    if _IN_USE.search(output):
+    if _IN_USE.search(answer.text):
         return
-    if answer.code and (most := offered(output).get(requested.gpu)) is not None and most < per_host:
+    if answer.code and (most := offered(answer.text).get(requested.gpu)) is not None and most < per_host:
         what = f"{per_host} GPUs per host requested, no host has more than {most:g}"
         raise SpecError("gpus_per_node", what, hint=f"`qhost -F {requested.gpu}` shows the GPUs of each host")
 
@@ -192,10 +190,9 @@ def _suitable(pes: Sequence[PE], requested: Requested, script: str) -> list[str]
     chosen = matching_queues(offers.known_queues(), requested.queues)
     offered = [pe for pe in pes if not chosen or carrying(chosen, pe.name)]
     likely = [pe for pe in offered if pe.name != requested.pe and not pe_problem(pe, requested)]
-    for pe in likely[:_TRIED]:
+    for pe in likely[:_MOST_TRIED_PES]:
         answer = _verify("v", script, "-pe", pe.name, str(requested.slots))
-        output = answer.err + answer.out
-        if not answer.code or _LOAD.search(output) or _IN_USE.search(output):
+        if not answer.code or _LOAD.search(answer.text) or _IN_USE.search(answer.text):
             suitable.append(pe.name)
     return suitable
 

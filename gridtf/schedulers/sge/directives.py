@@ -69,12 +69,7 @@ def array_elements(native: Mapping[str, str]) -> tuple[str, ...]:
     text = native.get("t")
     if not text:
         return ()
-
-    def complaint(part: str) -> SpecError:
-        what = f"'-t {text}': {part!r} is not a range of array tasks"
-        return SpecError("native", what, hint="write a range from 1 on, such as -t 1-16")
-
-    return arrays.array_elements(text, complaint, least=1)
+    return arrays.array_elements(text, f"-t {text}", "write a range from 1 on, such as -t 1-16", least=1)
 
 
 def native_has(request: Request, resource: str) -> bool:

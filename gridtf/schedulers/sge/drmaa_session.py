@@ -23,7 +23,7 @@ from typing import Any
 # Answers of drmaa_get_DRM_system: SGE 8.1.9, GE 6.2u5, OCS 9.0.5. Other schedulers have a libdrmaa, too.
 _OURS = re.compile(r"GE\b|OCS|GCS|Grid|Univa|Altair", re.IGNORECASE)
 SCRIPT = b"/proc/self/fd/0"
-_ROOM = 1024  # bytes for a message, as the specification of DRMAA's C binding recommends
+_MESSAGE_BYTES = 1024  # bytes for a message, as the specification of DRMAA's C binding recommends
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -92,8 +92,8 @@ def usable(libraries: Iterable[str]) -> str:
 
 
 def _system(library: ctypes.CDLL) -> str:
-    name, fault = (ctypes.create_string_buffer(_ROOM) for _ in range(2))
-    size = ctypes.c_size_t(_ROOM)
+    name, fault = (ctypes.create_string_buffer(_MESSAGE_BYTES) for _ in range(2))
+    size = ctypes.c_size_t(_MESSAGE_BYTES)
     library.drmaa_get_DRM_system(name, size, fault, size)
     return name.value.decode(errors="replace")
 

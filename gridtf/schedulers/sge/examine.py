@@ -23,8 +23,8 @@ from gridtf.schedulers.sge.offers import PE, Queue, walltime, with_walltimes
 from gridtf.text import counted, some, toml
 from gridtf.values import Value
 
-_PATIENCE = 4.0  # seconds for each question
-_PES_PATIENCE = 2.5  # seconds for all parallel environments
+_EXAMINE_LIMIT = 4.0  # seconds for each question
+_PES_LIMIT = 2.5  # seconds for all parallel environments
 _COUNTED = {"YES": "per slot", "HOST": "per host"}
 _REFUSED = "qconf does not answer on this host, so queues, PEs and resources are not known here"
 
@@ -79,13 +79,13 @@ def examine(scheduler: Scheduler, given: Configured) -> Examination:
 
 
 def _query(given: Configured) -> Site:
-    hosts = parse_hosts(sge.printed(["qhost"], limit=_PATIENCE))
-    version = sge.run(["qstat", "-help"], limit=_PATIENCE).out.partition("\n")[0].strip()
+    hosts = parse_hosts(sge.printed(["qhost"], limit=_EXAMINE_LIMIT))
+    version = sge.run(["qstat", "-help"], limit=_EXAMINE_LIMIT).out.partition("\n")[0].strip()
     config = dict(offers.pairs(offers.qconf("-sconf")))
     if not config:
         return Site(version, hosts, {})
     queues = offers.known_queues()
-    shown = offers.parse_usable(sge.printed(["qstat", "-g", "c"], limit=_PATIENCE))
+    shown = offers.parse_usable(sge.printed(["qstat", "-g", "c"], limit=_EXAMINE_LIMIT))
     own = dict(offers.pairs(offers.qconf("-suser", user_name(os.getuid()))))
     defaults = (own.get("default_project", ""), config.get("auto_user_default_project", ""))
     return Site(
@@ -106,7 +106,7 @@ def _pes(named: str, queues: Sequence[Queue]) -> list[PE]:
     offered = frozenset().union(*(queue.pes for queue in queues))
     names = offers.known_names("-spl")
     names.sort(key=lambda name: (not fnmatch.fnmatchcase(name, named), name not in offered))
-    end = time.monotonic() + _PES_PATIENCE
+    end = time.monotonic() + _PES_LIMIT
     asked = (offers.known_pe(name) for name in names if time.monotonic() < end)
     return [pe for pe in asked if pe is not None]
 
@@ -118,7 +118,7 @@ def first_job(scheduler: Scheduler, site: Site, given: Configured, settings: Seq
     sizes = ("nodes", "tasks_per_node", "gpus_per_node", "gpus_per_task", "slots")
     if pe is not None and not spec.tasks and all(spec.option(key) is None for key in sizes):
         spec = trial.replaced(spec, {"slots": pe.fixed or 2})  # so that the PE counts
-    check = partial(advice.check, limit=_PATIENCE)
+    check = partial(advice.check, limit=_EXAMINE_LIMIT)
     what, hint = "qsub accepts a job with these settings (-w v)", "`qstat -g c` shows queues and their slots"
     yield from trial.judge(scheduler, given, spec, check, accepted=what, hint=hint)
 

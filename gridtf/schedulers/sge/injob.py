@@ -478,9 +478,9 @@ def why_not_again(job_id: str) -> str:
 
 _QSTAT_LIMIT = 3.0  # seconds; KILL follows after the queue's notify time, 60 s by default
 _LIMITS = ("h_rt", "s_rt")
-_WHOLE = 1.0  # second: Grid Engine counts whole ones
-_DELIVERY = 60.0  # seconds at most between the start that h_rt counts from and that on this host
-_CONNECTING = 5.0  # seconds in which another host connects to a qrsh
+_ROUNDED_UP = 1.0  # second: Grid Engine counts whole ones
+_START_DELAY = 60.0  # seconds at most between the start that h_rt counts from and that on this host
+_CONNECT_LIMIT = 5.0  # seconds in which another host connects to a qrsh
 
 
 def termination_reason(job_id: str, instance: str) -> JobStatus | None:
@@ -509,9 +509,9 @@ def termination_reason(job_id: str, instance: str) -> JobStatus | None:
     except SchedulerError:
         return _deleted() if deleted else None
     age = _age()
-    ran = math.inf if age is None else age + _DELIVERY  # at most, by the clock of h_rt
+    ran = math.inf if age is None else age + _START_DELAY  # at most, by the clock of h_rt
     if deleted:
-        ran = (age or 0.0) + _WHOLE
+        ran = (age or 0.0) + _ROUNDED_UP
     for seconds, words in _time_limits(requested, instance).values():
         if seconds <= ran:
             return JobStatus(JobState.TIMEOUT, f"the walltime is over ({words})")
@@ -527,7 +527,7 @@ def _deleted() -> JobStatus:
     """Why this job is being deleted: by a user, or by Grid Engine after a host could not connect back to its qrsh."""
     for pid in procfs.children(os.getpid()):
         host = _host_of(pid)
-        if host and (procfs.age(pid) or 0.0) > _CONNECTING and only_listens(pid):
+        if host and (procfs.age(pid) or 0.0) > _CONNECT_LIMIT and only_listens(pid):
             here = os.uname().nodename
             what = f"host {host} could not connect back to qrsh on {here}, for which Grid Engine has ended the job"
             ask = f"is the address of {here} right there (`getent hosts {here}` on {host})?"

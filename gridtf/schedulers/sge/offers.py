@@ -18,7 +18,7 @@ from gridtf.values import Value
 
 QUERY_LIMIT = 20.0  # seconds, for a question to the qmaster before a submission
 _AMOUNTS = {"MEMORY": "4G", "TIME": "1:00:00", "BOOL": "TRUE"}  # of a resource that every job must request
-_MOST = 60  # parallel environments: each takes a qconf of its own
+_MOST_PES = 60  # parallel environments: each takes a qconf of its own
 
 
 class PE(Value):
@@ -96,7 +96,7 @@ def known_pe(name: str) -> PE | None:
 
 def known_pes() -> list[PE]:
     """The parallel environments of the cell, 60 at most; none when qconf is refused."""
-    return [pe for name in known_names("-spl")[:_MOST] if (pe := known_pe(name))]
+    return [pe for name in known_names("-spl")[:_MOST_PES] if (pe := known_pe(name))]
 
 
 def known_queues() -> list[Queue]:

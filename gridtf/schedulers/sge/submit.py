@@ -29,8 +29,8 @@ from gridtf.values import Value
 
 WAY = "GRIDTF_SGE_SUBMIT"  # auto (the default), drmaa, qsub
 
-_LOADING = 20  # seconds to load libdrmaa, which may lie on a slow file server
-_FORCE = 90.0  # seconds; qdel -f first tries 60 s without force
+_LOAD_LIMIT = 20  # seconds to load libdrmaa, which may lie on a slow file server
+_FORCED_QDEL_LIMIT = 90.0  # seconds; qdel -f first tries 60 s without force
 _DEBIAN = "/usr/lib/gridengine-drmaa/lib"
 _LIBRARIES = ("libdrmaa.so.1.0", "libdrmaa.so.1", "libdrmaa.so")
 # Debian's libdrmaa needs jemalloc, which takes more static thread-local storage than glibc reserves by default.
@@ -121,12 +121,12 @@ def parse_job_id(output: str) -> str:
 def _by_drmaa(login: CommandLogin, plan: Plan) -> SubmitResult:
     if find_spec("drmaa") is None:
         raise _NoDrmaaError("the Python package drmaa is not installed (pip install drmaa)")
-    command, patience = login.submit_command(plan), sge.submit_patience
+    command, patience = login.submit_command(plan), sge.submit_limit
     request = SessionRequest(
         native=native_specification(command),
         tasks=task_range(plan.request.elements),
         libraries=tuple(libraries(os.environ)),
-        loading=_LOADING,
+        loading=_LOAD_LIMIT,
         path=tuple(sys.path),
         environ={name: os.environ.get(name) for name in ("DRMAA_LIBRARY_PATH", "GLIBC_TUNABLES", "LC_ALL")},
     )
@@ -142,7 +142,7 @@ def _by_drmaa(login: CommandLogin, plan: Plan) -> SubmitResult:
     if "job_id" in reported:  # whatever happened to the session after that
         return SubmitResult(JobIdentity(str(reported["job_id"])))
     if answer.code == -signal.SIGALRM and "loaded" not in reported:
-        raise _HangsError(f"libdrmaa has not been loaded within {_LOADING} s; {WAY}=qsub avoids the wait")
+        raise _HangsError(f"libdrmaa has not been loaded within {_LOAD_LIMIT} s; {WAY}=qsub avoids the wait")
     if "unloadable" in reported:
         raise _NoDrmaaError(reported["unloadable"])
     if "failed" in reported:
@@ -258,7 +258,7 @@ def cancel_by_force(job: JobIdentity, command: Sequence[str]) -> None:
         SchedulerError: When this user may not, or the qmaster does not answer.
     """
     if may_force():
-        answer = sge.run(command, limit=_FORCE)
+        answer = sge.run(command, limit=_FORCED_QDEL_LIMIT)
         if not answer.code or sge.unknown_job(answer):
             return
     raise SchedulerError(
@@ -274,12 +274,12 @@ def may_force() -> bool:
     Returns:
         True also where qconf is refused: then qdel has to be tried.
     """
-    answer = sge.run(["qconf", "-sconf"], limit=sge.submit_patience)
+    answer = sge.run(["qconf", "-sconf"], limit=sge.submit_limit)
     if answer.code or _MAY_FORCE.search(answer.out):
         return True
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return True
-    lists = (sge.run(["qconf", option], limit=sge.submit_patience) for option in ("-sm", "-so"))
+    lists = (sge.run(["qconf", option], limit=sge.submit_limit) for option in ("-sm", "-so"))
     return any(user in answer.out.split() for answer in lists)

@@ -214,7 +214,7 @@ def check(plan: Plan, *, limit: float | None = None) -> tuple[str, ...]:
         SpecError: When the job requests what the site does not have; it names the key of the job file.
         SchedulerError: When sbatch does not answer, or refuses the job for another reason.
     """
-    limit = limit or slurm.query_patience
+    limit = limit or slurm.query_limit
     notes = overridden(plan, os.environ)
     answer = slurm.run(["sbatch", "--test-only"], limit=limit, text=plan.script)
     requests = component_requests(plan, os.environ)
@@ -225,9 +225,8 @@ def check(plan: Plan, *, limit: float | None = None) -> tuple[str, ...]:
         partitions = offers.query_partitions(limit=limit, clusters=submit.clusters(plan, os.environ))
     except SchedulerError:  # such as with PrivateData=partitions
         partitions = []
-    output = f"{answer.err}\n{answer.out}"
-    available = _available(output) if answer.code else ""
-    return (*notes, *judge(requests, answer.code, output, partitions, available=available))
+    available = _available(answer.text) if answer.code else ""
+    return (*notes, *judge(requests, answer.code, answer.text, partitions, available=available))
 
 
 def judge(

@@ -57,7 +57,7 @@ class SlurmCommands(Commands):
         return {**kept, "SLURM_TIME_FORMAT": "%s"}  # the user's own format may be one that cannot be read back
 
     def message(self, answer: Answer) -> str:
-        return complaint(f"{answer.err}\n{answer.out}") or answer.last_line
+        return complaint(answer.text) or answer.last_line
 
     def unreachable(self, answer: Answer) -> bool:
         return re.search(_UNREACHABLE, answer.err) is not None
@@ -106,7 +106,7 @@ class SlurmCommands(Commands):
 
     def without_shared_gpus(self) -> str:
         """Slurm's version, such as ``Slurm 20.11``, if steps of a job cannot share its GPUs; else empty."""
-        found = re.search(r"(\d+)\.(\d+)", self.try_run(["srun", "--version"], limit=self.query_patience) or "")
+        found = re.search(r"(\d+)\.(\d+)", self.try_run(["srun", "--version"], limit=self.query_limit) or "")
         return f"Slurm {found[0]}" if found and (int(found[1]), int(found[2])) < _SHARES_GPUS else ""
 
 

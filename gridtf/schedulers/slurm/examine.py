@@ -25,7 +25,7 @@ from gridtf.values import Value
 if TYPE_CHECKING:
     from gridtf.schedulers.api import Scheduler
 
-_PATIENCE = 3.0  # seconds for each question
+_EXAMINE_LIMIT = 3.0  # seconds for each question
 _MOST_EXAMPLES = 4  # partitions with lines of their own in the file
 # a site's plugin that wants a walltime: "Requested time limit is invalid (missing or exceeds some limit)"
 _WANTS_TIME = re.compile(r"time limit|walltime|--time\b", re.IGNORECASE)
@@ -70,7 +70,7 @@ def examine(scheduler: Scheduler, given: Configured) -> Examination:
 
 def _query() -> Site:
     try:
-        answer = commands.run_command(["scontrol", "ping"], limit=_PATIENCE)  # the other commands try for long
+        answer = commands.run_command(["scontrol", "ping"], limit=_EXAMINE_LIMIT)  # the other commands try for long
     except commands.NoAnswerError as error:
         slurm.need_set_up("scontrol", commands.Answer(1, error.out, error.err))
         raise SchedulerError(f"Slurm's controller does not answer: {error.what}", hint=commands.TRY_LATER) from None
@@ -78,15 +78,15 @@ def _query() -> Site:
     ping = answer.out
     if "is DOWN" in ping and "is UP" not in ping:
         raise slurm.no_answer("`scontrol ping` reports it as DOWN")
-    config = parse_config(slurm.printed(["scontrol", "show", "config"], limit=_PATIENCE))
-    rules = parse_rules(slurm.printed(["scontrol", "-o", "show", "partition", "--all"], limit=_PATIENCE))
-    partitions = offers.query_partitions(limit=_PATIENCE)
+    config = parse_config(slurm.printed(["scontrol", "show", "config"], limit=_EXAMINE_LIMIT))
+    rules = parse_rules(slurm.printed(["scontrol", "-o", "show", "partition", "--all"], limit=_EXAMINE_LIMIT))
+    partitions = offers.query_partitions(limit=_EXAMINE_LIMIT)
     accounts: Sequence[str] | None = None
     default = ""
     if config.get("AccountingStorageType", "").endswith("slurmdbd"):
-        own = advice.associations("account", limit=_PATIENCE)
+        own = advice.associations("account", limit=_EXAMINE_LIMIT)
         show = ("sacctmgr", "--noheader", "--parsable2", "show", "user", f"user={user_name(os.getuid())}")
-        default = (slurm.try_run([*show, "format=defaultaccount"], limit=_PATIENCE) or "").strip()
+        default = (slurm.try_run([*show, "format=defaultaccount"], limit=_EXAMINE_LIMIT) or "").strip()
         accounts = None if own is None else sorted(own, key=lambda name: name != default)  # the default one first
     return Site(config, partitions, rules, accounts, bool(accounts) and default in (accounts or ()), _groups())
 
@@ -108,7 +108,7 @@ def first_job(scheduler: Scheduler, given: Configured, settings: Sequence[Settin
     spec = trial.with_settings(given, settings)
 
     def judged(spec: JobSpec) -> Examination:
-        check = partial(advice.check, limit=_PATIENCE)
+        check = partial(advice.check, limit=_EXAMINE_LIMIT)
         what, hint = "sbatch accepts a job with these settings (--test-only)", "`sinfo` shows partitions and nodes"
         return collect(trial.judge(scheduler, given, spec, check, accepted=what, hint=hint))
 

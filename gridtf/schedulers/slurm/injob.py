@@ -335,7 +335,7 @@ def _cancelled(printed: Sequence[str]) -> TerminatedError:
 
 def _gpus_of_nodes(job_id: str) -> Mapping[str, int]:
     """Query scontrol for the GPUs of a job by node. Raises SchedulerError when it does not show the job."""
-    answer = slurm.run(["scontrol", "-d", "-o", "show", "job", job_id], limit=slurm.query_patience)
+    answer = slurm.run(["scontrol", "-d", "-o", "show", "job", job_id], limit=slurm.query_limit)
     if answer.code:
         raise SchedulerError(f"scontrol does not show job {job_id}: {slurm.message(answer)}")
     return parse_node_gpus(answer.out, job_id)
@@ -386,7 +386,7 @@ class SlurmInJob(InJob):
         return environ.get("SLURMD_NODENAME") or super().this_host(environ)
 
     def start_again(self, environ: Mapping[str, str]) -> int | None:
-        answer = slurm.run(["scontrol", "requeue", self.identity(environ).job_id], limit=slurm.query_patience)
+        answer = slurm.run(["scontrol", "requeue", self.identity(environ).job_id], limit=slurm.query_limit)
         if answer.code:
             raise SchedulerError(f"Slurm does not requeue it: {slurm.message(answer)}")
         return None

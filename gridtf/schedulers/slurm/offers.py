@@ -95,7 +95,7 @@ def query_partitions(*, limit: float | None = None, clusters: Sequence[str] = ()
         SchedulerError: When sinfo fails or the controller does not answer.
     """
     which = [f"--clusters={','.join(clusters)}"] * bool(clusters)
-    return parse_partitions(slurm.printed([*_SINFO, *which], limit=limit or slurm.query_patience))
+    return parse_partitions(slurm.printed([*_SINFO, *which], limit=limit or slurm.query_limit))
 
 
 def parse_partitions(text: str) -> list[Partition]:
