@@ -61,6 +61,18 @@ def identity(environ: Mapping[str, str]) -> JobIdentity:
     )
 
 
+def this_host(environ: Mapping[str, str]) -> str:
+    """What Grid Engine calls this host: HOSTNAME, unless it is another host's, as qsub -V may copy it."""
+    name = os.uname().nodename
+    given = environ.get("HOSTNAME", name)
+    return given if same_host(given, name) else name
+
+
+def _instance(environ: Mapping[str, str]) -> str:
+    """The queue instance of the job script, such as ``all.q@n1``."""
+    return f"{environ.get('QUEUE', '')}@{this_host(environ)}"
+
+
 def _began(environ: Mapping[str, str]) -> int:
     """A number that differs in each start of a job: when its spool folder was made, in nanoseconds; 0 if unknown."""
     folder = environ.get("SGE_JOB_SPOOL_DIR")
@@ -410,23 +422,22 @@ class ShepherdWatch:
 # --- the end of the walltime, and another start of the job --------------------------------------------------------
 
 
-def end_of_job(job_id: str, instance: str, walltime: int | None, started: float) -> float | None:
+def end_of_job(environ: Mapping[str, str], request: Request, started: float) -> float | None:
     """When Grid Engine will end this job: h_rt after its start. A JSV, or qalter, may have changed what was requested.
 
     Args:
-        job_id: The number of this job.
-        instance: The queue instance of its script, such as ``all.q@n1``.
-        walltime: The seconds that gridtf's options request, for a qmaster that does not answer.
+        environ: The environment of the job script.
+        request: What gridtf's options request, for a qmaster that does not answer.
         started: When the job script started, in seconds since the epoch.
 
     Returns:
         Seconds since the epoch; None for a job without h_rt.
     """
     try:
-        requested = query.job_requests(job_id, limit=_QSTAT_LIMIT)
-        seconds, _ = _time_limits(requested, instance).get("h_rt", (None, ""))
+        requested = query.job_requests(environ["JOB_ID"], limit=_QSTAT_LIMIT)
+        seconds, _ = _time_limits(requested, _instance(environ)).get("h_rt", (None, ""))
     except SchedulerError:
-        seconds = walltime
+        seconds = request.walltime
     age = _age()
     return None if seconds is None else (started if age is None else time.time() - age) + seconds
 
@@ -452,15 +463,13 @@ def _age() -> float | None:
     return procfs.age(shepherd) if shepherd is not None else None
 
 
-def why_not_again(job_id: str) -> str:
+def why_not_again(environ: Mapping[str, str]) -> str:
     """Why this job is not started again when its script exits with 99; empty where it is.
 
     Grid Engine itself does so for a job with ``-r n`` as well (seen on Son of Grid Engine 8.1.9), whose user does not
     want it.
-
-    Args:
-        job_id: The id of this job; in a job array with the element.
     """
+    job_id = identity(environ).job_id
     try:
         row = query.own_row(job_id, "prs", limit=_QSTAT_LIMIT)
         if row is not None and "d" in row.state:
@@ -483,18 +492,15 @@ _START_DELAY = 60.0  # seconds at most between the start that h_rt counts from a
 _CONNECT_LIMIT = 5.0  # seconds in which another host connects to a qrsh
 
 
-def termination_reason(job_id: str, instance: str) -> JobStatus | None:
+def termination_reason(environ: Mapping[str, str], parent: Parent) -> JobStatus | None:
     """After Grid Engine's warning signal: the final status of this job; None if unknown.
 
     When USR2 arrives (seen on Son of Grid Engine 8.1.9) the state is ``dr`` after qdel. It is ``r`` at a limit of time
     or memory, but may be ``dr`` by now. It is ``dr`` as well after a process of qrsh has died of a signal, as on a host
     that cannot connect back. A job that is put back into the queue gets no warning. At the end of its advance
     reservation a job is removed as by qdel -f.
-
-    Args:
-        job_id: The id of this job; in a job array with the element.
-        instance: The queue instance of its script, such as ``all.q@n1``.
     """
+    job_id, instance = identity(environ).job_id, _instance(environ)
     try:
         # all states: a job that is deleted as soon as it has started may still be in transfer to its host (dt)
         row = query.own_row(job_id, "prs", limit=_QSTAT_LIMIT)
@@ -544,14 +550,10 @@ def _host_of(pid: int) -> str:
     return ""
 
 
-def suspended(job_id: str) -> bool | None:
-    """Whether this job is suspended; None when the qmaster does not answer.
-
-    Args:
-        job_id: The id of this job; in a job array with the element.
-    """
+def suspended(environ: Mapping[str, str]) -> bool | None:
+    """Whether this job is suspended; None when the qmaster does not answer."""
     try:
-        row = query.own_row(job_id, "s", limit=_QSTAT_LIMIT)
+        row = query.own_row(identity(environ).job_id, "s", limit=_QSTAT_LIMIT)
     except SchedulerError:
         return None
     return row is not None and not query.SUSPENDED.keys().isdisjoint(row.state)
@@ -571,6 +573,11 @@ class GridEngineInJob(BatchInJob):
     start_variables = ("JOB_ID", "SGE_TASK_ID", "RESTARTED")
     name_variable = "JOB_NAME"
     identity = staticmethod(identity)
+    this_host = staticmethod(this_host)
+    termination_reason = staticmethod(termination_reason)
+    end_of_job = staticmethod(end_of_job)
+    why_not_again = staticmethod(why_not_again)
+    suspended = staticmethod(suspended)
 
     def allocation(self, environ: Mapping[str, str], request: Request, wait: Wait) -> Allocation:
         from gridtf.host import gpus
@@ -598,16 +605,6 @@ class GridEngineInJob(BatchInJob):
         # complex(5): so sites call their resource of relation EXCL
         return any(request.native.get(f"l {name}", "").lower() in ("1", "true") for name in ("exclusive", "excl"))
 
-    def this_host(self, environ: Mapping[str, str]) -> str:
-        """What Grid Engine calls this host: HOSTNAME, unless it is another host's, as qsub -V may copy it."""
-        name = os.uname().nodename
-        given = environ.get("HOSTNAME", name)
-        return given if same_host(given, name) else name
-
-    def _instance(self, environ: Mapping[str, str]) -> str:
-        """The queue instance of the job script."""
-        return f"{environ.get('QUEUE', '')}@{self.this_host(environ)}"
-
     def unannounced(self) -> str:
         if shepherd_pid() is None:
             return ""
@@ -632,17 +629,5 @@ class GridEngineInJob(BatchInJob):
         variable = request.options.get("gpu_variable")
         return re.compile(f"{self.host_variables.pattern}|{variable}") if variable else self.host_variables
 
-    def termination_reason(self, environ: Mapping[str, str], parent: Parent) -> JobStatus | None:
-        return termination_reason(identity(environ).job_id, self._instance(environ))
-
-    def end_of_job(self, environ: Mapping[str, str], request: Request, started: float) -> float | None:
-        return end_of_job(environ["JOB_ID"], self._instance(environ), request.walltime, started)
-
-    def why_not_again(self, environ: Mapping[str, str]) -> str:
-        return why_not_again(identity(environ).job_id)
-
     def start_again(self, environ: Mapping[str, str]) -> int | None:
         return AGAIN_CODE
-
-    def suspended(self, environ: Mapping[str, str]) -> bool | None:
-        return suspended(identity(environ).job_id)
