@@ -71,19 +71,19 @@ class Cell(Value):
 
     Attributes:
         pes: The parallel environments.
-        suitable: Names of those that the job could run in, less the one that it requests.
         queues: The cluster queues.
         resources: The resources of the complex.
         projects: Names of the projects.
         hosts: Names of the submit hosts.
+        suitable: Names of the parallel environments that a job could run in, less the one that it requests.
     """
 
     pes: Sequence[PE] = ()
-    suitable: Sequence[str] = ()
     queues: Sequence[Queue] = ()
     resources: Sequence[Resource] = ()
     projects: Sequence[str] = ()
     hosts: Sequence[str] = ()
+    suitable: Sequence[str] = ()
 
 
 # --- asking qconf
@@ -107,13 +107,7 @@ def known_queues() -> list[Queue]:
 
 def known_cell() -> Cell:
     """All that qconf lists."""
-    return Cell(
-        pes=known_pes(),
-        queues=known_queues(),
-        resources=known_resources(),
-        projects=known_names("-sprjl"),
-        hosts=known_names("-ss"),
-    )
+    return Cell(known_pes(), known_queues(), known_resources(), known_names("-sprjl"), known_names("-ss"))
 
 
 def known_resources() -> list[Resource]:

@@ -179,8 +179,10 @@ def _component_keys(task_type: str, spec: JobSpec) -> dict[str, str]:
 
 # Messages of sbatch are recognized by key phrases, since they differ between versions.
 _BAD_PARTITION = re.compile(r"invalid partition specified: (\S+)|invalid partition name", re.IGNORECASE)
-_CLOSED = re.compile(r"partition not available|partition.* (inactive|drain)", re.IGNORECASE)
-_NOT_PERMITTED = re.compile(r"(group|account|qos) not permitted to use this partition", re.IGNORECASE)
+_NOT_OPEN = re.compile(
+    r"partition not available|partition.* (?:inactive|drain)|(group|account|qos) not permitted to use this partition",
+    re.IGNORECASE,
+)
 _SHAPE = re.compile(
     r"node configuration is not available|node count specification|time limit is invalid|generic resource|"
     r"more processors requested|memory specification|cpu count|unable to satisfy",
@@ -307,28 +309,19 @@ def _chosen(request: ComponentRequest, partitions: Sequence[Partition]) -> list[
 
 
 def _refuse_partition(request: ComponentRequest, output: str, message: str, partitions: Sequence[Partition]) -> None:
-    key = request.key("partition")
-    named = ",".join(request.partitions)
-    names = [partition.name for partition in partitions]
+    """Raise SpecError where sbatch refuses the partition: it does not exist, takes no jobs now, or not this user's."""
+    named, names = ",".join(request.partitions), [partition.name for partition in partitions]
     unknown = [name for name in request.partitions if name not in names]
-    chosen = _chosen(request, partitions)
-    others = [partition for partition in partitions if partition not in chosen]
     if unknown and names and _BAD_PARTITION.search(output):
-        raise SpecError(
-            key,
-            f"there is no partition {unknown[0]!r}",
-            why=nearest(unknown[0], names),
-            hint=f"this site has: {list_partitions(partitions)}",
-        )
-    closed = [partition for partition in chosen if partition.up not in ("up", "down")]
-    if closed and _CLOSED.search(output):
-        accepting = list_partitions(partition for partition in others if partition.up == "up")
-        what = f"partition {closed[0].name} accepts no jobs now ({closed[0].up})"
-        raise SpecError(key, what, hint=f"write partition = …; these do: {accepting}")
-    if barred := _NOT_PERMITTED.search(output):
-        key = {"account": request.key("account"), "qos": request.key("qos")}.get(barred[1].lower(), key)
+        hint = f"this site has: {list_partitions(partitions)}"
+        what = f"there is no partition {unknown[0]!r}"
+        raise SpecError(request.key("partition"), what, why=nearest(unknown[0], names), hint=hint)
+    if refused := _NOT_OPEN.search(output):
+        chosen = _chosen(request, partitions)
+        others = list_partitions(one for one in partitions if one not in chosen and one.up == "up")
+        key = who if (who := (refused[1] or "").lower()) in ("account", "qos") else "partition"
         why = f"partition {named}" if named else "no partition is named, so it is the default one"
-        raise SpecError(key, message, why=why, hint=f"write partition = …; others: {list_partitions(others)}")
+        raise SpecError(request.key(key), message, why=why, hint=f"write partition = …; others: {others}")
 
 
 def _closed_now(chosen: Sequence[Partition]) -> str:

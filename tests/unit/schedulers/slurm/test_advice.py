@@ -127,8 +127,9 @@ def test_unknown_partition_is_refused() -> None:
 
 def test_closed_or_forbidden_partition_is_refused() -> None:
     error = refusal(CLOSED, SINFO.replace("short|up", "short|drain"), partition="short")
-    assert (error.key, error.problem) == ("partition", "partition short accepts no jobs now (drain)")
-    assert error.hint == "write partition = …; these do: gpu (default), cpu"
+    assert (error.key, error.why) == ("partition", "partition short")
+    assert error.problem == "Required partition not available (inactive or drain)"
+    assert error.hint == "write partition = …; others: gpu (default), cpu"
     error = refusal("allocation failure: User's group not permitted to use this partition\n", partition="short")
     assert (error.key, error.why) == ("partition", "partition short")
     assert error.hint == "write partition = …; others: gpu (default), cpu"
