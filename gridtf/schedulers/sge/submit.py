@@ -25,7 +25,6 @@ from gridtf.schedulers.commands import Answer, NoAnswerError, run_command
 from gridtf.schedulers.login import CommandLogin
 from gridtf.schedulers.sge.commands import sge
 from gridtf.text import whole
-from gridtf.values import Value
 
 WAY = "GRIDTF_SGE_SUBMIT"  # auto (the default), drmaa, qsub
 
@@ -49,27 +48,6 @@ class _NoDrmaaError(Exception):
 
 class _HangsError(_NoDrmaaError):
     """Loading libdrmaa takes too long."""
-
-
-class SessionRequest(Value):
-    """What drmaa_session is to submit, and how.
-
-    Attributes:
-        native: DRMAA's native specification: drmaa_attributes(3).
-        tasks: First element, last element and step of a job array; empty for a single job.
-        libraries: Paths or names of libdrmaa, in the order to try.
-        loading: Seconds in which a library must be loaded.
-        path: The session's sys.path.
-        environ: Values to restore before the job is submitted, of variables that are set for the start of the session;
-            None: not set.
-    """
-
-    native: str
-    tasks: tuple[int, ...]
-    libraries: tuple[str, ...]
-    loading: int
-    path: tuple[str, ...]
-    environ: Mapping[str, str | None]
 
 
 def submit(login: CommandLogin, plan: Plan, by_qsub: Callable[[Plan], SubmitResult]) -> SubmitResult:
@@ -122,15 +100,15 @@ def _by_drmaa(login: CommandLogin, plan: Plan) -> SubmitResult:
     if find_spec("drmaa") is None:
         raise _NoDrmaaError("the Python package drmaa is not installed (pip install drmaa)")
     command, patience = login.submit_command(plan), sge.submit_limit
-    request = SessionRequest(
-        native=native_specification(command),
-        tasks=task_range(plan.request.elements),
-        libraries=tuple(libraries(os.environ)),
-        loading=_LOAD_LIMIT,
-        path=tuple(sys.path),
-        environ={name: os.environ.get(name) for name in ("DRMAA_LIBRARY_PATH", "GLIBC_TUNABLES", "LC_ALL")},
-    )
-    session = [plan.python, "-I", "-S", str(Path(__file__).with_name("drmaa_session.py")), json.dumps(vars(request))]
+    request = {
+        "native": native_specification(command),
+        "tasks": task_range(plan.request.elements),
+        "libraries": [*libraries(os.environ)],
+        "loading": _LOAD_LIMIT,
+        "path": sys.path,
+        "environ": {name: os.environ.get(name) for name in ("DRMAA_LIBRARY_PATH", "GLIBC_TUNABLES", "LC_ALL")},
+    }
+    session = [plan.python, "-I", "-S", str(Path(__file__).with_name("drmaa_session.py")), json.dumps(request)]
     environ = {**os.environ, **session_environment(os.environ)}
     try:
         answer = run_command(session, limit=patience, environ=environ, text=plan.script)

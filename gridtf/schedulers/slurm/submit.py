@@ -23,18 +23,8 @@ _PLAIN = r"(?a)Submitted batch job (\d+)(?: on cluster (\S+))?"
 
 _MAIL = ("mail-type", "END,FAIL,REQUEUE")  # END: also at the time limit, and when the job is cancelled
 _LONG = r"--([a-z][a-z-]*)(?:=(.*))?"
-_SHORT = {
-    "A": "account",
-    "M": "clusters",
-    "a": "array",
-    "c": "cpus-per-task",
-    "N": "nodes",
-    "n": "ntasks",
-    "o": "output",
-    "p": "partition",
-    "q": "qos",
-    "t": "time",
-}
+_LETTERS = "A=account M=clusters a=array c=cpus-per-task N=nodes n=ntasks o=output p=partition q=qos t=time"
+_SHORT = dict(pair.split("=") for pair in _LETTERS.split())
 
 
 def directives(plan: Plan) -> tuple[str, ...]:
