@@ -486,9 +486,8 @@ def refuse(answer: Answer, requested: Requested, cell: Cell) -> NoReturn:
     if re.search("invalid option argument|option must have|is an invalid task id", output) or "attribute" in last:
         raise SpecError("native", last, hint="see man qsub")
     if re.search(r"is (not a|no) submit host", output):
-        raise SchedulerError(
-            f"jobs cannot be submitted from this host: {last}", hint=alternatives("submit from one of", cell.hosts)
-        )
+        hint = alternatives("submit from one of", cell.submit_hosts)
+        raise SchedulerError(f"jobs cannot be submitted from this host: {last}", hint=hint)
     raise SchedulerError(f"Grid Engine would refuse this job: {last}")
 
 

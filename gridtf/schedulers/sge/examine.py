@@ -19,9 +19,8 @@ from gridtf.schedulers.api import Scheduler
 from gridtf.schedulers.sge import advice, offers
 from gridtf.schedulers.sge.commands import sge
 from gridtf.schedulers.sge.directives import Resource, parse_native
-from gridtf.schedulers.sge.offers import PE, Queue, walltime, with_walltimes
+from gridtf.schedulers.sge.offers import PE, Cell, Queue, carrying, walltime, with_walltimes
 from gridtf.text import counted, some, toml
-from gridtf.values import Value
 
 _EXAMINE_LIMIT = 4.0  # seconds for each question
 _PES_LIMIT = 2.5  # seconds for all parallel environments
@@ -29,34 +28,22 @@ _COUNTED = {"YES": "per slot", "HOST": "per host"}
 _REFUSED = "qconf does not answer on this host, so queues, PEs and resources are not known here"
 
 
-class Site(Value):
-    """What Grid Engine's commands show of a cell.
+class Site(Cell):
+    """What Grid Engine's commands show of a cell: what it offers, and how it is set up.
 
     Attributes:
         version: Such as ``SGE 8.1.9``; empty where it is not known.
         hosts: Execution host -> whether it reports its load.
         config: The global configuration, sge_conf(5); empty where qconf is refused, and so is the rest.
-        pes: The parallel environments.
-        queues: The cluster queues.
         usable: The queues with a host where jobs can start, now or later.
-        resources: The resources of the complex.
-        projects: Names of the projects.
         default_project: The user's own, or the one that new users get; empty without one.
     """
 
-    version: str
-    hosts: Mapping[str, bool]
-    config: Mapping[str, str]
-    pes: Sequence[PE] = ()
-    queues: Sequence[Queue] = ()
+    version: str = ""
+    hosts: Mapping[str, bool] = {}
+    config: Mapping[str, str] = {}
     usable: Collection[str] = ()
-    resources: Sequence[Resource] = ()
-    projects: Sequence[str] = ()
     default_project: str = ""
-
-    def carrying(self, pe: PE) -> list[Queue]:
-        """The queues that offer a parallel environment."""
-        return [queue for queue in self.queues if pe.name in queue.pes]
 
 
 def examine(scheduler: Scheduler, given: Configured) -> Examination:
@@ -83,15 +70,15 @@ def _query(given: Configured) -> Site:
     version = sge.run(["qstat", "-help"], limit=_EXAMINE_LIMIT).out.partition("\n")[0].strip()
     config = dict(offers.pairs(offers.qconf("-sconf")))
     if not config:
-        return Site(version, hosts, {})
+        return Site(version=version, hosts=hosts)
     queues = offers.known_queues()
     shown = offers.parse_usable(sge.printed(["qstat", "-g", "c"], limit=_EXAMINE_LIMIT))
     own = dict(offers.pairs(offers.qconf("-suser", user_name(os.getuid()))))
     defaults = (own.get("default_project", ""), config.get("auto_user_default_project", ""))
     return Site(
-        version,
-        hosts,
-        config,
+        version=version,
+        hosts=hosts,
+        config=config,
         pes=_pes(str(given.spec.option("pe") or ""), queues),
         queues=queues,
         usable={name for name, usable in shown.items() if usable},
@@ -153,13 +140,14 @@ def judge(site: Site, given: Configured) -> Items:
         hint = "ask the administrators for your PE and GPU resource, and write pe = … and gpu_resource = …"
         yield Finding(Level.WARNING, "scheduler.qconf", _REFUSED, hint)
         return
-    yield from _queues(site, given)
+    named = str(given.spec.option("partition") or "")
+    chosen = offers.matching_queues(site.queues, [name for name in named.split(",") if name])
+    yield from _queues(site, given, chosen)
     yield from trial.unknown_tables(given, [queue.name for queue in site.queues], "queue")
-    everywhere = site
-    if chosen := [queue for queue in _chosen(site, given) if queue.name in site.usable]:
-        site = site.replace(queues=chosen)  # a PE that only other queues offer is of no use
+    if usable := [queue for queue in chosen if queue.name in site.usable]:
+        site = site.replace(queues=usable)  # a PE that only other queues offer is of no use
     pe = choose(site, given)
-    yield from _pe(pe, site, given, everywhere)
+    yield from _pe(pe, site, given, chosen)
     yield from _gpus(site.resources, given.spec.gpu_resource)
     yield from _time(site, pe, given)
     yield from _forced(site.resources, given)
@@ -177,18 +165,8 @@ def _hosts(site: Site) -> Iterator[Finding]:
     yield Finding(Level.OK, "scheduler", f"{name} answers: {counted(len(site.hosts), 'execution host')}{down}")
 
 
-def _chosen(site: Site, given: Configured) -> list[Queue]:
-    """The queues that jobs may start in."""
-    return offers.matching_queues(site.queues, _names(given))
-
-
-def _names(given: Configured) -> list[str]:
-    """The names or patterns of queues that files, variables and options set."""
-    return [name for name in str(given.spec.option("partition") or "").split(",") if name]
-
-
-def _queues(site: Site, given: Configured) -> Iterator[Finding]:
-    named, chosen = str(given.spec.option("partition") or ""), _chosen(site, given)
+def _queues(site: Site, given: Configured, chosen: Sequence[Queue]) -> Iterator[Finding]:
+    named = str(given.spec.option("partition") or "")
     working = [queue.name for queue in site.queues if queue.name in site.usable]
     if named and not chosen:
         hint = nearest(named, [queue.name for queue in site.queues]) or f"there are: {some(working)}"
@@ -223,7 +201,7 @@ def choose(site: Site, given: Configured) -> PE | None:
 
 def _offered(site: Site) -> list[PE]:
     """The parallel environments that a queue offers to all users."""
-    return [pe for pe in site.pes if pe.slots > 1 and not pe.users and site.carrying(pe)]
+    return [pe for pe in site.pes if pe.slots > 1 and not pe.users and carrying(site.queues, pe.name)]
 
 
 def _rank(pe: PE) -> tuple[bool, int]:
@@ -233,9 +211,8 @@ def _rank(pe: PE) -> tuple[bool, int]:
     return (not pe.control_slaves and pe.rule != "$pe_slots", order)
 
 
-def _pe(pe: PE | None, site: Site, given: Configured, everywhere: Site) -> Items:
+def _pe(pe: PE | None, site: Site, given: Configured, chosen: Sequence[Queue]) -> Items:
     named, known = given.spec.option("pe"), [one.name for one in site.pes]
-    names = _names(given)
     suitable = [one.name for one in sorted(_offered(site), key=_rank) if one.control_slaves]
     write = f"write pe = …; suitable: {some(suitable)}" if suitable else ""
     if pe is None and named is not None:
@@ -248,7 +225,7 @@ def _pe(pe: PE | None, site: Site, given: Configured, everywhere: Site) -> Items
     elif pe is None:
         hint = "ask the administrators for one: qconf -ap NAME, with control_slaves TRUE and allocation_rule $fill_up"
         yield Finding(Level.FAILURE, "pe", "there is no PE: jobs have one slot", hint)
-    elif not (queues := site.carrying(pe)) and (closed := offers.matching_queues(everywhere.carrying(pe), names)):
+    elif not (queues := carrying(site.queues, pe.name)) and (closed := carrying(chosen, pe.name)):
         what = f"all queues that offer PE {pe.name} are disabled or in error: {some([queue.name for queue in closed])}"
         yield Finding(Level.FAILURE, "pe.queues", what, write or "`qstat -f -explain E` shows why")
     elif not queues:
@@ -324,7 +301,7 @@ def _gpus(resources: Sequence[Resource], name: str) -> Items:
 
 
 def _time(site: Site, pe: PE | None, given: Configured) -> Items:
-    queues = site.carrying(pe) if pe is not None else list(site.queues)
+    queues = carrying(site.queues, pe.name) if pe is not None else list(site.queues)
     limited = [queue for queue in queues if queue.limit is not None]
     longest = max((queue.limit or 0 for queue in limited), default=0) if len(limited) == len(queues) else None
     time = format_walltime(min(FIRST_TIME, longest or FIRST_TIME))

@@ -74,7 +74,7 @@ class Cell(Value):
         queues: The cluster queues.
         resources: The resources of the complex.
         projects: Names of the projects.
-        hosts: Names of the submit hosts.
+        submit_hosts: Names of the submit hosts.
         suitable: Names of the parallel environments that a job could run in, less the one that it requests.
     """
 
@@ -82,7 +82,7 @@ class Cell(Value):
     queues: Sequence[Queue] = ()
     resources: Sequence[Resource] = ()
     projects: Sequence[str] = ()
-    hosts: Sequence[str] = ()
+    submit_hosts: Sequence[str] = ()
     suitable: Sequence[str] = ()
 
 

@@ -24,7 +24,7 @@ SITE = Cell(
     queues=[Queue("all.q", frozenset({"rr", "fill", "two", "smp"}), None), Queue("short.q", frozenset({"rr"}), 600)],
     resources=[Resource("gpu", "gpu", "YES"), Resource("mem_free", "mf", "NO")],
     projects=["ml"],
-    hosts=["n1", "n2"],
+    submit_hosts=["n1", "n2"],
 )
 REFUSED = "Unable to run job: {}\nExiting.\n"
 NO_QUEUES = "Unable to run job: Job 33 {}\nverification: no suitable queues\nExiting.\n"
