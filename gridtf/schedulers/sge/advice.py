@@ -493,31 +493,28 @@ def refuse(answer: Answer, requested: Requested, cell: Cell) -> NoReturn:
 
 def _refuse_names(output: str, requested: Requested, cell: Cell) -> None:
     """Names that do not exist in the cell."""
+    pes, queues = _names(cell.pes), _names(cell.queues)
+    ask = "ask your administrators which {} exist".format
+    of_pes = alternatives("suitable PEs", cell.suitable) or alternatives("existing PEs", pes) or ask("PEs")
+    of_projects = alternatives("existing projects", cell.projects) or ask("projects")
+    of_queues = alternatives("existing queues", queues) or "`qstat -g c` lists them"
+    # what qsub prints, option, what is wrong, names that exist, what to do
     kinds = (
-        ('requested parallel environment "([^"]*)" does not exist', "pe", "PE", _names(cell.pes)),
-        ('requested project "([^"]*)" does not exist', "P", "project", list(cell.projects)),
-        ('requests unknown queue "([^"]*)"', "q", "queue", _names(cell.queues)),
+        ('parallel environment "([^"]*)" does not exist', "pe", "PE `{}` does not exist", pes, of_pes),
+        ('requested project "([^"]*)" does not exist', "P", "project `{}` does not exist", cell.projects, of_projects),
+        ("(no) project assigned to job", "P", "every job must have a project (enforce_project)", (), of_projects),
+        ('requests unknown queue "([^"]*)"', "q", "queue `{}` does not exist", queues, of_queues),
     )
-    for pattern, option, noun, existing in kinds:
+    for pattern, option, what, existing, hint in kinds:
         if match := re.search(pattern, output):
-            suitable = alternatives("suitable PEs", cell.suitable) if option == "pe" else ""
-            otherwise = f"ask your administrators which {noun}s exist" if option != "q" else "`qstat -g c` lists them"
-            raise SpecError(
-                requested.key(option),
-                f"{noun} `{match[1]}` does not exist",
-                why=nearest(match[1], existing),
-                hint=suitable or alternatives(f"existing {noun}s", existing) or otherwise,
-            )
-    if "no project assigned to job" in output:
-        otherwise = "ask your administrators which projects exist"
-        hint = alternatives("existing projects", cell.projects) or otherwise
-        raise SpecError("account", "every job must have a project (enforce_project)", hint=hint)
+            why = nearest(match[1], [*existing])
+            raise SpecError(requested.key(option), what.format(match[1]), why=why, hint=hint)
     resource = re.search(r'unknown resource "([^"]*)"', output)
     if resource:
-        name, existing = resource[1], [resource.name for resource in cell.resources]
+        name, known = resource[1], [resource.name for resource in cell.resources]
         what = f"the cell has no resource `{name}`"
         if name != requested.gpu or requested.key(name) == "native":
-            raise SpecError(requested.key(name), what, why=nearest(name, existing))
+            raise SpecError(requested.key(name), what, why=nearest(name, known))
         likely = offers.like_gpus(cell.resources)
         hint = alternatives("name your site's GPU resource with --gpu-resource; likely", likely)
         otherwise = "`qhost -F` lists the resources of hosts; name the one for GPUs with --gpu-resource"
@@ -540,11 +537,9 @@ def _refuse_queues(requested: Requested, cell: Cell) -> None:
     if wanted is not None and usable and all(queue.limit is not None and queue.limit < wanted for queue in usable):
         longest = max(usable, key=lambda queue: queue.limit or 0)
         longer = [queue for queue in carriers if queue.limit is None or queue.limit >= wanted]
-        raise SpecError(
-            requested.key("h_rt"),
-            f"{format_walltime(wanted)} is more than queue {longest.name} allows ({offers.walltime(longest)})",
-            hint=alternatives("queues that allow it", offers.with_walltimes(longer), _names(cell.queues)),
-        )
+        what = f"{format_walltime(wanted)} is more than queue {longest.name} allows ({offers.walltime(longest)})"
+        hint = alternatives("queues that allow it", offers.with_walltimes(longer), _names(cell.queues))
+        raise SpecError(requested.key("h_rt"), what, hint=hint)
 
 
 def _refuse_without(output: str, requested: Requested, cell: Cell) -> None:
@@ -568,11 +563,9 @@ def _refuse_amounts(output: str, requested: Requested, cell: Cell) -> None:
         if name in requested.resources:
             noun = "GPUs" if name == requested.gpu else f"of resource {name}"
             each = " per slot" if requested.pe and not (name == requested.gpu and requested.counts_by_host) else ""
-            raise SpecError(
-                requested.key(name),
-                f"{requested.resources[name]} {noun}{each} requested, no host has more than {most:g}",
-                hint="" if name == requested.gpu else f"`qhost -F {name}` shows the amount on each host",
-            )
+            what = f"{requested.resources[name]} {noun}{each} requested, no host has more than {most:g}"
+            hint = "" if name == requested.gpu else f"`qhost -F {name}` shows the amount on each host"
+            raise SpecError(requested.key(name), what, hint=hint)
     slots = re.search(r'cannot run in PE "([^"]*)" because it only offers (\d+) slots', output)
     if slots:
         pe = next((pe for pe in cell.pes if pe.name == slots[1]), None)
@@ -584,10 +577,6 @@ def _refuse_amounts(output: str, requested: Requested, cell: Cell) -> None:
         quota = re.search(r'exceeds limit "[^"]*" in rule "([^"/]+)', output)
         of_quota = f"resource quota {quota[1]} limits it (`qconf -srqs {quota[1]}`)" if quota else ""
         offer = f"offers {slots[2]}" if slots[2].strip("0") else "never offers that many"
-        raise SpecError(
-            requested.key("slots"),
-            f"{counted(requested.slots.low, 'slot')}{with_gpus}{one_host} requested, PE `{slots[1]}` {offer}",
-            hint=of_quota
-            or alternatives("suitable PEs", cell.suitable)
-            or "`qstat -g c` shows the slots of each queue",
-        )
+        wanted = f"{counted(requested.slots.low, 'slot')}{with_gpus}{one_host}"
+        hint = of_quota or alternatives("suitable PEs", cell.suitable) or "`qstat -g c` shows the slots of each queue"
+        raise SpecError(requested.key("slots"), f"{wanted} requested, PE `{slots[1]}` {offer}", hint=hint)
