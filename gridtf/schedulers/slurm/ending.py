@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gridtf.schedulers.api import JobStatus
 from gridtf.schedulers.slurm.commands import slurm
 from gridtf.schedulers.slurm.hostlist import expand
-from gridtf.schedulers.slurm.query import jobs_of, parse_fields, parse_moment, parse_state, why_ended
+from gridtf.schedulers.slurm.query import fields_of, parse_moment, parse_state, why_ended
 from gridtf.states import JobState
 from gridtf.text import whole
 
@@ -99,8 +99,7 @@ def _own_fields(environ: Mapping[str, str]) -> dict[str, str] | None:
     """What scontrol shows of this job; None where it shows nothing."""
     job_id = environ["SLURM_JOB_ID"]
     output = slurm.try_run(["scontrol", "-o", "show", "job", job_id], limit=_TERMINATION_LIMIT) or ""
-    shown = map(parse_fields, jobs_of(output))
-    return next((found for found in shown if found.get("JobId") == job_id), None)
+    return fields_of(output, job_id) or None
 
 
 def _down_nodes(nodes: str) -> list[str]:
@@ -142,7 +141,7 @@ def parse_termination(text: str, job_id: str, restarts: int) -> JobStatus | None
     Returns:
         The final status; ``requeued`` if the job will start again. None when Slurm is not ending the job.
     """
-    shown = next((found for line in jobs_of(text) if (found := parse_fields(line)).get("JobId") == job_id), {})
+    shown = fields_of(text, job_id)
     state, reason = shown.get("JobState", ""), shown.get("Reason", "None").replace("_", " ")
     count = shown.get("Restarts", "")
     by_reason = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL", "OutOfMemory": "OUT_OF_MEMORY"}

@@ -137,7 +137,7 @@ def add_details(rows: Sequence[Row], job: JobIdentity) -> list[Row]:
 def _detailed(row: Row, options: Sequence[str]) -> Row:
     """A row with what scontrol prints of its job."""
     output = slurm.try_run(["scontrol", "-o", *options, "show", "job", row.number], limit=slurm.query_limit) or ""
-    shown = next((parse_fields(line) for line in jobs_of(output) if _is(line, row.number)), {})
+    shown = fields_of(output, row.number)
     nodes = shown.get("NodeList", "").replace("(null)", "")
     with suppress(SchedulerError):  # a text of more hosts than can be
         nodes = some(expand(nodes))
@@ -297,6 +297,11 @@ def parse_node_gpus(text: str, job_id: str) -> dict[str, int]:
 def parse_fields(line: str) -> dict[str, str]:
     """Parse a line of scontrol, ``JobId=88 JobState=RUNNING …``; of repeated names such as Nodes, the last value."""
     return dict(re.findall(r"(?:^|\s)([A-Za-z]+)=(\S*)", _without_user_text(line)))
+
+
+def fields_of(text: str, job_id: str) -> dict[str, str]:
+    """The fields of a job in the output of ``scontrol -o show job``; empty if it does not show the job."""
+    return next((parse_fields(line) for line in jobs_of(text) if _is(line, job_id)), {})
 
 
 def jobs_of(text: str) -> list[str]:
