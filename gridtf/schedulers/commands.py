@@ -100,9 +100,8 @@ def run_command(
             preexec_fn=prepare,
         )
     except FileNotFoundError:
-        raise SchedulerError(
-            f"{argv[0]} not found on {os.uname().nodename}", hint="is this a login node? `module load` may be needed"
-        ) from None
+        what = f"{argv[0]} not found on {os.uname().nodename}"
+        raise SchedulerError(what, hint="is this a login node? `module load` may be needed") from None
     except OSError as error:
         raise SchedulerError(f"cannot run {argv[0]}: {error.strerror}") from None
     except subprocess.TimeoutExpired as expired:

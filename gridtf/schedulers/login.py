@@ -297,11 +297,9 @@ class CommandLogin(Login):
             job = self.find_submitted(plan)
             if job is not None:
                 return SubmitResult(job)
-        raise MaybeSubmittedError(
-            f"{self.scheduler.title} may have taken the job, or may not: {message}",
-            why=f"its run directory is kept: {plan.run_dir}",
-            hint=f"look for {plan.spec.title} in `{self.list_command}` before you submit it again",
-        )
+        what = f"{self.scheduler.title} may have taken the job, or may not: {message}"
+        hint = f"look for {plan.spec.title} in `{self.list_command}` before you submit it again"
+        raise MaybeSubmittedError(what, why=f"its run directory is kept: {plan.run_dir}", hint=hint)
 
     def find_submitted(self, plan: Plan) -> JobIdentity | None:
         """Look in the queue for this plan's job, by its log in the run directory, where it is unknown if there is one.
@@ -376,9 +374,8 @@ class CommandLogin(Login):
     def cancel(self, job: JobIdentity, *, force: bool = False) -> None:
         answer = self.commands.run(self.cancel_command(job, force), limit=self.commands.submit_limit)
         if answer.code and not self.commands.unknown_job(answer):
-            raise SchedulerError(
-                f"{self.scheduler.title} does not cancel job {job.job_id}: {self.commands.message(answer)}"
-            )
+            what = f"{self.scheduler.title} does not cancel job {job.job_id}: {self.commands.message(answer)}"
+            raise SchedulerError(what)
 
     @abstractmethod
     def cancel_command(self, job: JobIdentity, force: bool) -> Sequence[str]:

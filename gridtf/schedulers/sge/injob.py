@@ -123,11 +123,9 @@ def parse_hostfile(text: str, path: str = "PE_HOSTFILE") -> tuple[HostLine, ...]
             continue
         slots = whole(words[1]) if len(words) > 1 else 1
         if slots is None:
-            raise SchedulerError(
-                f"{path}:{number}: {words[1][:80]!r} is not a number of slots",
-                why=f"the line is {line.strip()[:80]!r}",
-                hint="each line is HOST SLOTS QUEUE BINDING; has a start_proc_args of the PE rewritten the file?",
-            )
+            what = f"{path}:{number}: {words[1][:80]!r} is not a number of slots"
+            hint = "each line is HOST SLOTS QUEUE BINDING; has a start_proc_args of the PE rewritten the file?"
+            raise SchedulerError(what, why=f"the line is {line.strip()[:80]!r}", hint=hint)
         binding = words[3] if len(words) > 3 else ""
         cores = len(re.findall(r"\d+[,:]\d+", binding)) if _BINDING.fullmatch(binding) else None
         name = next((known for known in hosts if same_host(known, words[0])), words[0])
@@ -161,11 +159,10 @@ def allocated_hosts(environ: Mapping[str, str], here: str) -> tuple[HostLine, ..
     """
     path = environ.get("PE_HOSTFILE")
     if path is None and environ.get("PE"):
-        raise SchedulerError(
-            f"PE_HOSTFILE is not set on {here}, although the job has the parallel environment {environ['PE']}",
-            why="only the job script has it, not the processes that qrsh -inherit starts",
-            hint="call gridtf_run in the job script itself, gridtf_join in processes that qrsh -inherit starts",
-        )
+        what = f"PE_HOSTFILE is not set on {here}, although the job has the parallel environment {environ['PE']}"
+        hint = "call gridtf_run in the job script itself, gridtf_join in processes that qrsh -inherit starts"
+        why = "only the job script has it, not the processes that qrsh -inherit starts"
+        raise SchedulerError(what, why=why, hint=hint)
     # -binding linear:4: as many on each host. The affinity shows that the value is no other job's, as -V may copy it.
     bound = environ.get("SGE_BINDING", "").split()
     cores = len(bound) if set(bound) == {str(cpu) for cpu in os.sched_getaffinity(0)} else None

@@ -74,10 +74,9 @@ def submit(login: CommandLogin, plan: Plan, by_qsub: Callable[[Plan], SubmitResu
             return _marked(_by_drmaa(login, plan), "drmaa")
         except _NoDrmaaError as error:
             if way == "drmaa":
-                raise SchedulerError(
-                    f"DRMAA cannot be used: {error}",
-                    hint=f"set DRMAA_LIBRARY_PATH to the path of libdrmaa.so, or {WAY}=qsub to submit without DRMAA",
-                ) from None
+                what = f"DRMAA cannot be used: {error}"
+                hint = f"set DRMAA_LIBRARY_PATH to the path of libdrmaa.so, or {WAY}=qsub to submit without DRMAA"
+                raise SchedulerError(what, hint=hint) from None
             if isinstance(error, _HangsError) or os.environ.get("DRMAA_LIBRARY_PATH"):
                 notes = (f"submitted by qsub, because DRMAA cannot be used: {error}",)
     return _marked(by_qsub(plan), "qsub", notes)
@@ -239,11 +238,10 @@ def cancel_by_force(job: JobIdentity, command: Sequence[str]) -> None:
         answer = sge.run(command, limit=_FORCED_QDEL_LIMIT)
         if not answer.code or sge.unknown_job(answer):
             return
-    raise SchedulerError(
-        f"job {job.job_id} is marked as deleted, but its hosts do not report that it has ended",
-        why="only managers of Grid Engine may remove it by force, unless qmaster_params has ENABLE_FORCED_QDEL",
-        hint=f"it ends when its hosts are back; an administrator can remove it now with `qdel -f {job.job_id}`",
-    )
+    what = f"job {job.job_id} is marked as deleted, but its hosts do not report that it has ended"
+    hint = f"it ends when its hosts are back; an administrator can remove it now with `qdel -f {job.job_id}`"
+    why = "only managers of Grid Engine may remove it by force, unless qmaster_params has ENABLE_FORCED_QDEL"
+    raise SchedulerError(what, why=why, hint=hint)
 
 
 def may_force() -> bool:
