@@ -230,9 +230,8 @@ def _pe(pe: PE | None, site: Site, given: Configured, chosen: Sequence[Queue]) -
         yield Finding(Level.FAILURE, "pe.queues", what, write or "`qstat -f -explain E` shows why")
     elif not queues:
         hint = write or f"ask the administrators: qconf -aattr queue pe_list {pe.name} {_first_queue(site)}"
-        yield Finding(
-            Level.FAILURE, "pe.queues", f"no queue offers PE {pe.name} of {given.source('pe')} (pe_list)", hint
-        )
+        what = f"no queue offers PE {pe.name} of {given.source('pe')} (pe_list)"
+        yield Finding(Level.FAILURE, "pe.queues", what, hint)
     elif not pe.control_slaves and pe.rule != "$pe_slots":
         what = f"PE {pe.name} does not let gridtf start tasks on other hosts of a job (control_slaves FALSE)"
         hint = write or f"ask the administrators: qconf -mattr pe control_slaves TRUE {pe.name}"
@@ -260,9 +259,8 @@ def _rule(pe: PE, suitable: Sequence[str]) -> Iterator[Finding]:
         yield Finding(Level.WARNING, "pe.allocation_rule", what, hint or ask)
     elif pe.fixed and pe.fixed > 1:
         what = f"PE {pe.name} has {pe.fixed} slots on each host: a job must ask for a multiple of that (slots = …)"
-        yield Finding(
-            Level.WARNING, "pe.allocation_rule", what, f"write slots = {pe.fixed}, or a multiple, in a job file"
-        )
+        hint = f"write slots = {pe.fixed}, or a multiple, in a job file"
+        yield Finding(Level.WARNING, "pe.allocation_rule", what, hint)
 
 
 def _first_queue(site: Site) -> str:
@@ -288,11 +286,8 @@ def _gpus(resources: Sequence[Resource], name: str) -> Items:
         yield Finding(Level.WARNING, "gpus", what, hint)
     elif found.consumable == "JOB":
         better = [one.name for one in resources if one.name in like and one.consumable in ("YES", "HOST")]
-        hint = (
-            f"write gpu_resource = {toml(better[0])}"
-            if better
-            else f"ask the administrators: YES for {name} in `qconf -mc`"
-        )
+        hint = f"ask the administrators: YES for {name} in `qconf -mc`"
+        hint = f"write gpu_resource = {toml(better[0])}" if better else hint
         what = f"GPUs are resource {name}, counted per job (consumable JOB): a job with GPUs has one host"
         yield Finding(Level.WARNING, "gpus", what, hint)
     else:

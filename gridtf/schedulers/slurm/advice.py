@@ -128,9 +128,8 @@ def _requested(options: Mapping[str, str], keys: Mapping[str, str]) -> Component
     gpu_type, gpus, gpu_option = _gpus(options)
     tasks = whole(options.get("ntasks-per-node", "")) or 1
     cpus = tasks * (whole(options.get("cpus-per-task", "")) or 1)
-    mem, per_gpu, per_cpu = (
-        parsed(parse_memory, options.get(key)) or 0 for key in ("mem", "mem-per-gpu", "mem-per-cpu")
-    )
+    sizes = ("mem", "mem-per-gpu", "mem-per-cpu")
+    mem, per_gpu, per_cpu = (parsed(parse_memory, options.get(size)) or 0 for size in sizes)
     return ComponentRequest(
         partitions=tuple(name for name in options.get("partition", "").split(",") if name),
         nodes=(parsed(parse_nodes, options.get("nodes")) or (1, 1))[0],
@@ -349,13 +348,10 @@ def _too_long(request: ComponentRequest, partition: Partition, partitions: Seque
     if request.time is None or partition.limit is None or request.time <= partition.limit or "qos" in request.keys:
         return None  # a QOS may allow more than its partition
     longer = [other for other in partitions if other.limit is None or other.limit >= request.time]
-    others = _alternatives("allow it", longer, partitions, show_walltime)
-    return SpecError(
-        request.key("time"),
-        f"{format_walltime(request.time)} is more than partition {partition.name} allows ({show_walltime(partition)})",
-        why="if a QOS allows more, request it, such as with --native=--qos=long",
-        hint=f"write time = {toml(show_walltime(partition))}; {others}",
-    )
+    limit, others = show_walltime(partition), _alternatives("allow it", longer, partitions, show_walltime)
+    what = f"{format_walltime(request.time)} is more than partition {partition.name} allows ({limit})"
+    why = "if a QOS allows more, request it, such as with --native=--qos=long"
+    return SpecError(request.key("time"), what, why=why, hint=f"write time = {toml(limit)}; {others}")
 
 
 def _too_much(request: ComponentRequest, partition: Partition, partitions: Sequence[Partition]) -> SpecError | None:

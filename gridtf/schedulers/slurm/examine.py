@@ -204,11 +204,8 @@ def _partition(chosen: Partition | None, site: Site, given: Configured) -> Items
     named, names = given.spec.option("partition"), [partition.name for partition in site.partitions]
     working = [partition for partition in site.partitions if _works(partition) and _admits(partition, site)]
     if chosen is None:
-        what = (
-            f"there is no partition {named!r} ({given.source('partition')})"
-            if named
-            else "no partition is up and open to you"
-        )
+        none = f"there is no partition {named!r} ({given.source('partition')})"
+        what = none if named else "no partition is up and open to you"
         hint = nearest(str(named), names) or f"this site has: {list_partitions(site.partitions)}"
         yield Finding(Level.FAILURE, "partition", what, hint if names else "ask the administrators: `sinfo --all`")
         return
@@ -228,9 +225,8 @@ def _partition(chosen: Partition | None, site: Site, given: Configured) -> Items
     else:
         rest = f" of {chosen.size} (not: {unusable})" if unusable else ""
         count = chosen.fitting(lambda nodes: nodes.works)
-        yield Finding(
-            Level.OK, "partition.state", f"partition {chosen.name}, {how}, is up; usable nodes: {count}{rest}"
-        )
+        what = f"partition {chosen.name}, {how}, is up; usable nodes: {count}{rest}"
+        yield Finding(Level.OK, "partition.state", what)
 
 
 def _further(chosen: Partition | None, site: Site, given: Configured) -> list[Partition]:
@@ -278,9 +274,8 @@ def _time(site: Site, chosen: Partition, default: str, given: Configured) -> Ite
 def _gpus(site: Site) -> Items:
     having = [partition for partition in site.partitions if show_gpus(partition)]
     if not having:
-        yield Finding(
-            Level.OK, "gpus", "no partition has GPUs as a generic resource (GresTypes and Gres in slurm.conf)"
-        )
+        what = "no partition has GPUs as a generic resource (GresTypes and Gres in slurm.conf)"
+        yield Finding(Level.OK, "gpus", what)
         return
     yield Finding(Level.OK, "gpus", f"GPUs (GRES) of each node: {list_partitions(having, show_gpus)}")
     for partition in [one for one in having if _admits(one, site)][:_MOST_EXAMPLES]:
