@@ -329,6 +329,7 @@ def _closed_now(chosen: Sequence[Partition]) -> str:
     return f"the job waits until its partition is up: {list_partitions(chosen, lambda partition: partition.up)}"
 
 
+Show = Callable[[Partition], str]
 Judge = Callable[[ComponentRequest, Partition, Sequence[Partition]], SpecError | None]
 
 
@@ -389,14 +390,9 @@ def _too_much(request: ComponentRequest, partition: Partition, partitions: Seque
     return None
 
 
-def _alternatives(
-    what: str,
-    fitting: Sequence[Partition],
-    partitions: Sequence[Partition],
-    more: Callable[[Partition], str] = lambda partition: "",
-) -> str:
+def _alternatives(what: str, fitting: Sequence[Partition], partitions: Sequence[Partition], show: Show) -> str:
     """What the site offers instead: the partitions that fit, or if none does, what each partition has."""
     if fitting:
-        return f"these partitions {what}: {list_partitions(fitting, more)}"
+        return f"these partitions {what}: {list_partitions(fitting, show)}"
     singular = what.replace("have", "has").replace("allow", "allows")
-    return f"no partition {singular}; there are: {list_partitions(partitions, lambda other: more(other) or 'none')}"
+    return f"no partition {singular}; there are: {list_partitions(partitions, lambda other: show(other) or 'none')}"

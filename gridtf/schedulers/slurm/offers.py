@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -16,7 +17,7 @@ Parsed = TypeVar("Parsed")
 _SINFO = ("sinfo", "--noheader", "--all", "--exact", "--format=%P|%a|%l|%s|%D|%T|%c|%m|%G|%N")
 _WORKS = frozenset({"idle", "mixed", "allocated", "completing", "planned", "blocked"})
 # gpu:4   gpu:a100:4(S:0-1)   tpu:2,gpu:v100:8
-_GRES = re.compile(r"(?:^|,)([^:,()]+)(?::([^:,()]+))?:(\d{1,18})(?=[(,]|$)", re.ASCII)
+_GPUS = re.compile(r"(?:^|,)gpu(?::([^:,()]+))?:(\d{1,18})(?=[(,]|$)", re.ASCII)
 
 
 class Nodes(Value):
@@ -28,7 +29,7 @@ class Nodes(Value):
         state: State as sinfo(1) prints it, such as ``idle`` or ``down*``; the star means not responding.
         cpus: CPUs of each node.
         mem: Memory of each node in MiB.
-        gres: Generic resources of each node: (name, type), such as ("gpu", "a100"), -> number; the type may be empty.
+        gpu_types: GPUs of each node: type, such as ``a100``, -> number; the type may be empty.
     """
 
     names: str
@@ -36,7 +37,7 @@ class Nodes(Value):
     state: str
     cpus: int
     mem: int
-    gres: Mapping[tuple[str, str], int]
+    gpu_types: Mapping[str, int]
 
     @property
     def works(self) -> bool:
@@ -45,7 +46,7 @@ class Nodes(Value):
 
     def gpus(self, kind: str = "") -> int:
         """Number of GPUs of each node: of this type, or of all types if it is empty."""
-        return sum(number for (name, own), number in self.gres.items() if name == "gpu" and kind in ("", own))
+        return sum(number for own, number in self.gpu_types.items() if kind in ("", own))
 
 
 class Partition(Value):
@@ -121,7 +122,7 @@ def parse_partitions(text: str) -> list[Partition]:
             limit=parsed(parse_walltime, lines[0][2]),
             most_nodes=_number(lines[0][3].rpartition("-")[2]),
             nodes=tuple(
-                Nodes(names, _number(count) or 0, state, _number(cpus) or 0, _number(mem) or 0, _gres(gres))
+                Nodes(names, _number(count) or 0, state, _number(cpus) or 0, _number(mem) or 0, _gpus(gres))
                 for _, _, _, _, count, state, cpus, mem, gres, names in lines
                 if _number(count)
             ),
@@ -144,11 +145,11 @@ def _number(text: str) -> int | None:
     return int(float(match[1]) * 1024 ** " KMGT".index(match[2] or " ")) if match else None
 
 
-def _gres(text: str) -> dict[tuple[str, str], int]:
-    found: dict[tuple[str, str], int] = {}
-    for name, kind, count in _GRES.findall(text):
-        found[name, kind] = found.get((name, kind), 0) + int(count)
-    return found
+def _gpus(gres: str) -> Mapping[str, int]:
+    found: Counter[str] = Counter()
+    for kind, count in _GPUS.findall(gres):
+        found[kind] += int(count)
+    return +found  # without gpu:0
 
 
 def list_partitions(site: Iterable[Partition], more: Callable[[Partition], str] = lambda partition: "") -> str:
@@ -176,13 +177,11 @@ def show_walltime(partition: Partition) -> str:
 
 def _gpus_of_node(partition: Partition) -> list[str]:
     """The numbers of GPUs of a node, by their types: ``4``, ``2 to 4 a100``."""
-    found: dict[str, set[int]] = {}
-    for nodes in partition.nodes:
-        for (name, kind), number in nodes.gres.items():
-            if name == "gpu" and number:
-                found.setdefault(kind, set()).add(number)
-    ranges = {kind: " to ".join(map(str, sorted({min(numbers), max(numbers)}))) for kind, numbers in found.items()}
-    return [f"{ranges[kind]} {kind}".strip() for kind in sorted(ranges)]
+    words = []
+    for kind in sorted({kind for nodes in partition.nodes for kind in nodes.gpu_types}):
+        numbers = {nodes.gpu_types.get(kind, 0) for nodes in partition.nodes} - {0}
+        words.append(f"{' to '.join(map(str, sorted({min(numbers), max(numbers)})))} {kind}".strip())
+    return words
 
 
 def show_gpus(partition: Partition) -> str:

@@ -218,6 +218,11 @@ def test_parse_partitions() -> None:
     assert unusable_nodes([big, old]) == ""
 
 
+def test_partition_whose_nodes_have_no_gpu_left_has_none() -> None:
+    (partition,) = parse_partitions("a|up|infinite|1-infinite|1|idle|8|16000|gpu:a100:0|n1\n")
+    assert show_gpus(partition) == ""
+
+
 def test_parse_partitions_with_abbreviated_numbers() -> None:
     (big,) = parse_partitions("Welcome\nfat*|up|infinite|1-1.50K|1.50K|idle|1.50K|512000|(null)|f[1-1536]\n")
     assert (big.size, big.most_nodes) == (1536, 1536)
