@@ -494,8 +494,8 @@ class CommandConformance(SchedulerConformance):
     ) -> None:
         login = self.scheduler.login
         assert isinstance(login, CommandLogin)
-        for patience in ("submit_patience", "query_patience"):
-            monkeypatch.setattr(type(login.commands), patience, 0.3)
+        for limit in ("submit_limit", "query_limit"):
+            monkeypatch.setattr(type(login.commands), limit, 0.3)
         commands.hang(Path(self.scheduler.login.submit_command(made)[0]).name)
         expect_error(MaybeSubmittedError, lambda: self.scheduler.login.submit(made))
 

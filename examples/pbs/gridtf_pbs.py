@@ -124,7 +124,7 @@ class PBSLogin(CommandLogin):
             return ()
         text = native["-J"].partition("%")[0]  # %5: no more than five at a time
         hint = "write -J FIRST-LAST or -J FIRST-LAST:STEP, such as -J 0-15:2"
-        return arrays.array_elements(text, lambda part: SpecError("native", f"-J {text} is no range", hint=hint))
+        return arrays.array_elements(text, f"-J {text}", hint)
 
     def directives(self, plan: Plan) -> tuple[str, ...]:
         request = plan.request
@@ -161,8 +161,8 @@ class PBSLogin(CommandLogin):
 
     def find_submitted(self, plan: Plan) -> JobIdentity | None:
         name = plan.request.native.get("-N", plan.request.name)
-        ids = self.commands.run(["qselect", "-N", name], limit=self.commands.query_patience).out.split()
-        output = self.commands.run(["qstat", "-x", "-f", *ids], limit=self.commands.query_patience).out if ids else ""
+        ids = self.commands.run(["qselect", "-N", name], limit=self.commands.query_limit).out.split()
+        output = self.commands.run(["qstat", "-x", "-f", *ids], limit=self.commands.query_limit).out if ids else ""
         # Output_Path is ``login1.site:/home/ann/runs/digits-1/job.log``
         ours = [job_id for job_id, values in _jobs(output) if f":{plan.run_dir}/" in values.get("Output_Path", "")]
         return JobIdentity(ours[-1]) if ours else None

@@ -116,7 +116,7 @@ def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fr
     else:
         root = cwd / spec.run_root if spec.run_root else Path(str(spec.chdir), RUN_ROOT)
         run_dir = root / f"{spec.title}-{time.strftime('%Y%m%d-%H%M%S')}"
-    return Plan(
+    plan = Plan(
         spec=spec,
         scheduler=scheduler,
         request=request,
@@ -126,6 +126,7 @@ def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fr
         sources=sources,
         trusted=trusted,
     )
+    return scheduler.login.with_site(plan)
 
 
 def script(plan: Plan) -> str:

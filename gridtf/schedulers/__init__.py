@@ -89,11 +89,9 @@ def to_submit_to(environ: Mapping[str, str]) -> str:
     name = available_here(environ)
     reasons = [why for other in _WITH_OPTIONS if name == "local" and (why := get(other).out_of_order(environ))]
     if reasons:
-        raise SchedulerError(
-            "no cluster can be used from this machine, and a login node runs no job unasked",
-            why="; ".join(reasons),
-            hint='to run the job on this machine: --scheduler local, or scheduler = "local" in a file',
-        )
+        what = "no cluster can be used from this machine, and a login node runs no job unasked"
+        hint = 'to run the job on this machine: --scheduler local, or scheduler = "local" in a file'
+        raise SchedulerError(what, why="; ".join(reasons), hint=hint)
     return name
 
 

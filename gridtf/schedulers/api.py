@@ -4,8 +4,8 @@ A scheduler has two halves. On the login node (``login``) it returns the directi
 and reports the status of jobs. Inside a job (``injob``) it returns the hosts of the job and starts an agent on each of
 them. The life of a job, in the order in which gridtf calls a scheduler:
 
-1. ``is_available`` (unless the user names a scheduler), ``resolve``, ``directives`` and ``submit_command``: what
-   `gridtf render` prints. None of them needs the run directory to exist.
+1. ``is_available`` (unless the user names a scheduler), ``resolve``, ``with_site``, ``directives`` and
+   ``submit_command``: what `gridtf render` prints. None of them needs the run directory to exist.
 2. ``check`` and ``submit``, with the script in its run directory; ``query``, ``accounting`` and ``cancel``, any number
    of times, from any host where the scheduler's commands work.
 3. In the job: ``is_current`` (in hand-written scripts), ``identity``, ``allocation``, ``start_agents``; on every host
@@ -54,6 +54,7 @@ class Plan(Value):
         bootstrap: Absolute path of gridtf-bootstrap.sh.
         sources: Where each value of the specification comes from, such as ``nodes`` -> ``gridtf.toml:3``.
         trusted: Ids of users who may own the template, besides this user and root; None: any user.
+        site: What the scheduler's Login.with_site has found out about the site; None where it has not been asked.
         script: Text of the job script, once it is rendered.
     """
 
@@ -65,6 +66,7 @@ class Plan(Value):
     bootstrap: Path
     sources: Mapping[str, str]
     trusted: frozenset[int] | None = None
+    site: Any = None
     script: str = ""
 
 

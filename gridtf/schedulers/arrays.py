@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from gridtf.errors import SpecError
 from gridtf.schedulers.api import JobStatus
@@ -36,25 +36,26 @@ def indices(text: str) -> range | None:
     return range(low, high + 1, step)
 
 
-def array_elements(text: str, complaint: Callable[[str], SpecError], *, least: int = 0) -> tuple[str, ...]:
+def array_elements(text: str, option: str, hint: str, *, least: int = 0) -> tuple[str, ...]:
     """Parse a list of array elements such as ``0-6:2,9``.
 
     Args:
         text: The list.
-        complaint: Returns the error to raise for a part that is not an index or a range.
+        option: The raw option that has it, for messages.
+        hint: How to write it.
         least: Lowest index that the scheduler accepts.
 
     Returns:
         The elements in numerical order, each once.
 
     Raises:
-        SpecError: The one that complaint returned.
+        SpecError: For a part that is not an index or a range.
     """
     numbers: set[int] = set()
     for part in text.split(","):
         span = indices(part)
         if span is None or span.start < least:
-            raise complaint(part)
+            raise SpecError("native", f"{option}: {part!r} is not an array index or a range", hint=hint)
         numbers.update(span)
     return tuple(str(number) for number in sorted(numbers))
 

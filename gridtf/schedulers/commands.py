@@ -28,6 +28,11 @@ class Answer(Value):
     err: str
 
     @property
+    def text(self) -> str:
+        """All that it has printed, standard error first."""
+        return f"{self.err}\n{self.out}"
+
+    @property
     def last_line(self) -> str:
         """The last line of standard error, else of standard output, else ``exit code N``."""
         lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
@@ -95,9 +100,8 @@ def run_command(
             preexec_fn=prepare,
         )
     except FileNotFoundError:
-        raise SchedulerError(
-            f"{argv[0]} not found on {os.uname().nodename}", hint="is this a login node? `module load` may be needed"
-        ) from None
+        what = f"{argv[0]} not found on {os.uname().nodename}"
+        raise SchedulerError(what, hint="is this a login node? `module load` may be needed") from None
     except OSError as error:
         raise SchedulerError(f"cannot run {argv[0]}: {error.strerror}") from None
     except subprocess.TimeoutExpired as expired:
@@ -129,13 +133,13 @@ class Commands:
 
     Attributes:
         title: The scheduler's name in messages.
-        submit_patience: Time limit of the submit and the cancel command, in seconds.
-        query_patience: Time limit of the queue command, in seconds.
+        submit_limit: Time limit of the submit and the cancel command, in seconds.
+        query_limit: Time limit of the queue command, in seconds.
     """
 
     title: ClassVar[str]
-    submit_patience: ClassVar[float] = 60.0
-    query_patience: ClassVar[float] = 20.0
+    submit_limit: ClassVar[float] = 60.0
+    query_limit: ClassVar[float] = 20.0
 
     def locate(self, command: str) -> str:
         """Path of a command of the scheduler; its bare name if it is to be found on the PATH."""

@@ -45,6 +45,10 @@ class Login(ABC):
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
 
+    def with_site(self, plan: Plan) -> Plan:
+        """The plan with what its directives and its check depend on at this site, as ``site``. Asked once."""
+        return plan
+
     @abstractmethod
     def directives(self, plan: Plan) -> tuple[str, ...]:
         """The options in the head of the job script. Pure.
@@ -247,9 +251,9 @@ class CommandLogin(Login):
         try:
             # with the user's own environment, which some schedulers pass on to the job
             argv = [self.commands.locate(command[0]), *command[1:]]
-            answer = run_command(argv, limit=self.commands.submit_patience, environ=os.environ, text=plan.script)
+            answer = run_command(argv, limit=self.commands.submit_limit, environ=os.environ, text=plan.script)
         except NoAnswerError:
-            return self.look_for(plan, f"{command[0]} has not answered within {self.commands.submit_patience:g} s")
+            return self.look_for(plan, f"{command[0]} has not answered within {self.commands.submit_limit:g} s")
         if answer.code:
             return self.not_submitted(plan, answer)
         if job_id := self.parse_job_id(answer.out):
@@ -293,11 +297,9 @@ class CommandLogin(Login):
             job = self.find_submitted(plan)
             if job is not None:
                 return SubmitResult(job)
-        raise MaybeSubmittedError(
-            f"{self.scheduler.title} may have taken the job, or may not: {message}",
-            why=f"its run directory is kept: {plan.run_dir}",
-            hint=f"look for {plan.spec.title} in `{self.list_command}` before you submit it again",
-        )
+        what = f"{self.scheduler.title} may have taken the job, or may not: {message}"
+        hint = f"look for {plan.spec.title} in `{self.list_command}` before you submit it again"
+        raise MaybeSubmittedError(what, why=f"its run directory is kept: {plan.run_dir}", hint=hint)
 
     def find_submitted(self, plan: Plan) -> JobIdentity | None:
         """Look in the queue for this plan's job, by its log in the run directory, where it is unknown if there is one.
@@ -339,7 +341,7 @@ class CommandLogin(Login):
     def query(self, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
         if not jobs:
             return {}
-        answer = self.commands.run(self.query_command(jobs), limit=self.commands.query_patience)
+        answer = self.commands.run(self.query_command(jobs), limit=self.commands.query_limit)
         if answer.code and not self.commands.unknown_job(answer):
             raise SchedulerError(f"{self.query_command(jobs)[0]} has failed: {self.commands.message(answer)}")
         found = self.parse_query(answer.out, jobs)
@@ -370,11 +372,10 @@ class CommandLogin(Login):
         return "\n".join((self.scheduler.name, (program and which(program, environ)) or program, *chosen))
 
     def cancel(self, job: JobIdentity, *, force: bool = False) -> None:
-        answer = self.commands.run(self.cancel_command(job, force), limit=self.commands.submit_patience)
+        answer = self.commands.run(self.cancel_command(job, force), limit=self.commands.submit_limit)
         if answer.code and not self.commands.unknown_job(answer):
-            raise SchedulerError(
-                f"{self.scheduler.title} does not cancel job {job.job_id}: {self.commands.message(answer)}"
-            )
+            what = f"{self.scheduler.title} does not cancel job {job.job_id}: {self.commands.message(answer)}"
+            raise SchedulerError(what)
 
     @abstractmethod
     def cancel_command(self, job: JobIdentity, force: bool) -> Sequence[str]:

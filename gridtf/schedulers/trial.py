@@ -81,7 +81,9 @@ def judge(
     try:
         folder = Path(spec.chdir or os.getcwd())  # noqa: PTH109
         spec = spec.replace(chdir=str(folder))
-        plan = Plan(spec, scheduler, scheduler.login.resolve(spec), folder, sys.executable, folder, given.sources)
+        request = scheduler.login.resolve(spec)
+        plan = Plan(spec, scheduler, request, folder, sys.executable, folder, given.sources)
+        plan = scheduler.login.with_site(plan)
         lines = [f"{scheduler.login.directive_prefix} {line}\n" for line in scheduler.login.directives(plan)]
         notes = check(plan.replace(script=f"#!/bin/bash\n{''.join(lines)}true\n"))
     except commands.NoAnswerError:

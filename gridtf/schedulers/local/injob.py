@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gridtf.jobspec.request import Request
 
 # Seconds after which a job gives up waiting for GPUs.
-_LONGEST_WAIT = 24 * 3600.0
+_GPU_WAIT_LIMIT = 24 * 3600.0
 
 
 class LocalInJob(InJob):
@@ -61,7 +61,7 @@ class LocalInJob(InJob):
 
         those = candidates(count, present, environ)
         owner = f"{request.name}, job {self.identity(environ).job_id}"
-        deadline = time.monotonic() + _LONGEST_WAIT
+        deadline = time.monotonic() + _GPU_WAIT_LIMIT
         remaining = 0  # seconds of the walltime
         while True:
             claim = gpus.claim(count, those, owner, environ)
@@ -72,7 +72,7 @@ class LocalInJob(InJob):
             remaining = signal.alarm(0) or remaining
             why = f"waiting for {counted(count, 'GPU')}, {claim.free} free; {'; '.join(claim.holders)}"
             if time.monotonic() > deadline:
-                raise PlacementError(f"gave up after {_LONGEST_WAIT / 3600:g} h of {why}")
+                raise PlacementError(f"gave up after {_GPU_WAIT_LIMIT / 3600:g} h of {why}")
             wait(why, 0.5 + random.random() / 2)
 
     def start_agents(

@@ -62,11 +62,8 @@ class LocalLogin(Login):
         request = super().resolve(spec.replace(partition=None, tasks=tasks), in_job=in_job)
         if request.nodes[0] > 1 and not in_job:
             hint = "raise --gpus-per-node" if request.gpus_per_task else "raise --tasks-per-node"
-            raise SpecError(
-                "nodes",
-                f"{request.nodes[0]} hosts are needed, but the local scheduler has one",
-                hint=f"{hint}, or request fewer nodes or workers",
-            )
+            what = f"{request.nodes[0]} hosts are needed, but the local scheduler has one"
+            raise SpecError("nodes", what, hint=f"{hint}, or request fewer nodes or workers")
         return request
 
     def directives(self, plan: Plan) -> tuple[str, ...]:
@@ -92,11 +89,9 @@ class LocalLogin(Login):
             unseen = f"{host} has no GPU that the NVIDIA driver reports; tasks get CUDA_VISIBLE_DEVICES from {names}"
             return (f"{unseen} as declared, and train on the CPU where these do not exist",)
         if (training := request.training or 0) > (room := slots(request)):
-            raise SpecError(
-                "tasks.worker.count",
-                f"{training} training tasks do not fit into the {room} CPU slots of {host}",
-                hint="request fewer workers, or let tasks share cores with --tasks-per-node",
-            )
+            what = f"{training} training tasks do not fit into the {room} CPU slots of {host}"
+            hint = "request fewer workers, or let tasks share cores with --tasks-per-node"
+            raise SpecError("tasks.worker.count", what, hint=hint)
         cores = len(os.sched_getaffinity(0))
         if one_worker(request) and cores > 1:
             return (f"one worker, since {host} has no GPU: --workers N starts N, up to one for each of {cores} cores",)

@@ -34,11 +34,6 @@ class GridEngine(Scheduler):
     )
     # QRSH_: how qrsh passes its remote half the command to start
     place_variables = re.compile(rf"QRSH_|{MPI_PLACE}")
-    # What sge_shepherd sets on each host: its temporary folder, the queue instance, resource maps.
-    host_variables = re.compile(
-        r"HOSTNAME|TMPDIR|TMP|QUEUE|ARC|SGE_(ARCH|BINARY_PATH|JOB_SPOOL_DIR|STD(IN|OUT|ERR)_PATH|HGR_.*|GPU)|"
-        r"PE_HOSTFILE"
-    )
 
     @cached_property
     def login(self) -> GridEngineLogin:

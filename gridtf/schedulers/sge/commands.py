@@ -31,27 +31,25 @@ class GridEngineCommands(Commands):
     """Runs Grid Engine's commands."""
 
     title = "Grid Engine"
-    query_patience = 10.0  # short: the run directory says most about a running job
+    query_limit = 10.0  # short: the run directory says most about a running job
 
     def locate(self, command: str) -> str:
         return locate(command, os.environ)
 
     def unreachable(self, answer: Answer) -> bool:
-        text = f"{answer.err}\n{answer.out}"
-        return any(re.search(pattern, text) for pattern in (_NO_QMASTER, _NO_CELL))
+        return any(re.search(pattern, answer.text) for pattern in (_NO_QMASTER, _NO_CELL))
 
     def unknown_job(self, answer: Answer) -> bool:
         # denied: job "4711" does not exist · job "4711" task "7" does not exist · Following jobs do not exist:
-        return re.search(r"\bjobs?\b.* do(es)? not exist", f"{answer.err}\n{answer.out}", re.IGNORECASE) is not None
+        return re.search(r"\bjobs?\b.* do(es)? not exist", answer.text, re.IGNORECASE) is not None
 
     def outcome_unknown(self, answer: Answer) -> bool:
         # failed receiving gdi request response for mid=1 (got syncron message receive timeout error).
-        text = f"{answer.err}\n{answer.out}"
-        return re.search(r"(fail|error)\w* receiving|receive timeout", text, re.IGNORECASE) is not None
+        return re.search(r"(fail|error)\w* receiving|receive timeout", answer.text, re.IGNORECASE) is not None
 
     def message(self, answer: Answer) -> str:
         """The most specific line of a command's error messages, without prefixes such as ``error:``."""
-        lines = _lines(f"{answer.err}\n{answer.out}")
+        lines = _lines(answer.text)
         specific = [line for line in reversed(lines) if re.search(_NO_QMASTER, line)]
         specific += [line for line in lines if re.search(_NO_CELL, line)] + _lines(answer.err or answer.out)[-1:]
         return specific[0] if specific else f"exit code {answer.code}"

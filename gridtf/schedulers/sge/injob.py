@@ -61,6 +61,18 @@ def identity(environ: Mapping[str, str]) -> JobIdentity:
     )
 
 
+def this_host(environ: Mapping[str, str]) -> str:
+    """What Grid Engine calls this host: HOSTNAME, unless it is another host's, as qsub -V may copy it."""
+    name = os.uname().nodename
+    given = environ.get("HOSTNAME", name)
+    return given if same_host(given, name) else name
+
+
+def _instance(environ: Mapping[str, str]) -> str:
+    """The queue instance of the job script, such as ``all.q@n1``."""
+    return f"{environ.get('QUEUE', '')}@{this_host(environ)}"
+
+
 def _began(environ: Mapping[str, str]) -> int:
     """A number that differs in each start of a job: when its spool folder was made, in nanoseconds; 0 if unknown."""
     folder = environ.get("SGE_JOB_SPOOL_DIR")
@@ -111,11 +123,9 @@ def parse_hostfile(text: str, path: str = "PE_HOSTFILE") -> tuple[HostLine, ...]
             continue
         slots = whole(words[1]) if len(words) > 1 else 1
         if slots is None:
-            raise SchedulerError(
-                f"{path}:{number}: {words[1][:80]!r} is not a number of slots",
-                why=f"the line is {line.strip()[:80]!r}",
-                hint="each line is HOST SLOTS QUEUE BINDING; has a start_proc_args of the PE rewritten the file?",
-            )
+            what = f"{path}:{number}: {words[1][:80]!r} is not a number of slots"
+            hint = "each line is HOST SLOTS QUEUE BINDING; has a start_proc_args of the PE rewritten the file?"
+            raise SchedulerError(what, why=f"the line is {line.strip()[:80]!r}", hint=hint)
         binding = words[3] if len(words) > 3 else ""
         cores = len(re.findall(r"\d+[,:]\d+", binding)) if _BINDING.fullmatch(binding) else None
         name = next((known for known in hosts if same_host(known, words[0])), words[0])
@@ -149,11 +159,10 @@ def allocated_hosts(environ: Mapping[str, str], here: str) -> tuple[HostLine, ..
     """
     path = environ.get("PE_HOSTFILE")
     if path is None and environ.get("PE"):
-        raise SchedulerError(
-            f"PE_HOSTFILE is not set on {here}, although the job has the parallel environment {environ['PE']}",
-            why="only the job script has it, not the processes that qrsh -inherit starts",
-            hint="call gridtf_run in the job script itself, gridtf_join in processes that qrsh -inherit starts",
-        )
+        what = f"PE_HOSTFILE is not set on {here}, although the job has the parallel environment {environ['PE']}"
+        hint = "call gridtf_run in the job script itself, gridtf_join in processes that qrsh -inherit starts"
+        why = "only the job script has it, not the processes that qrsh -inherit starts"
+        raise SchedulerError(what, why=why, hint=hint)
     # -binding linear:4: as many on each host. The affinity shows that the value is no other job's, as -V may copy it.
     bound = environ.get("SGE_BINDING", "").split()
     cores = len(bound) if set(bound) == {str(cpu) for cpu in os.sched_getaffinity(0)} else None
@@ -410,23 +419,22 @@ class ShepherdWatch:
 # --- the end of the walltime, and another start of the job --------------------------------------------------------
 
 
-def end_of_job(job_id: str, instance: str, walltime: int | None, started: float) -> float | None:
+def end_of_job(environ: Mapping[str, str], request: Request, started: float) -> float | None:
     """When Grid Engine will end this job: h_rt after its start. A JSV, or qalter, may have changed what was requested.
 
     Args:
-        job_id: The number of this job.
-        instance: The queue instance of its script, such as ``all.q@n1``.
-        walltime: The seconds that gridtf's options request, for a qmaster that does not answer.
+        environ: The environment of the job script.
+        request: What gridtf's options request, for a qmaster that does not answer.
         started: When the job script started, in seconds since the epoch.
 
     Returns:
         Seconds since the epoch; None for a job without h_rt.
     """
     try:
-        requested = query.job_requests(job_id, limit=_QSTAT_LIMIT)
-        seconds, _ = _time_limits(requested, instance).get("h_rt", (None, ""))
+        requested = query.job_requests(environ["JOB_ID"], limit=_QSTAT_LIMIT)
+        seconds, _ = _time_limits(requested, _instance(environ)).get("h_rt", (None, ""))
     except SchedulerError:
-        seconds = walltime
+        seconds = request.walltime
     age = _age()
     return None if seconds is None else (started if age is None else time.time() - age) + seconds
 
@@ -452,15 +460,13 @@ def _age() -> float | None:
     return procfs.age(shepherd) if shepherd is not None else None
 
 
-def why_not_again(job_id: str) -> str:
+def why_not_again(environ: Mapping[str, str]) -> str:
     """Why this job is not started again when its script exits with 99; empty where it is.
 
     Grid Engine itself does so for a job with ``-r n`` as well (seen on Son of Grid Engine 8.1.9), whose user does not
     want it.
-
-    Args:
-        job_id: The id of this job; in a job array with the element.
     """
+    job_id = identity(environ).job_id
     try:
         row = query.own_row(job_id, "prs", limit=_QSTAT_LIMIT)
         if row is not None and "d" in row.state:
@@ -478,23 +484,20 @@ def why_not_again(job_id: str) -> str:
 
 _QSTAT_LIMIT = 3.0  # seconds; KILL follows after the queue's notify time, 60 s by default
 _LIMITS = ("h_rt", "s_rt")
-_WHOLE = 1.0  # second: Grid Engine counts whole ones
-_DELIVERY = 60.0  # seconds at most between the start that h_rt counts from and that on this host
-_CONNECTING = 5.0  # seconds in which another host connects to a qrsh
+_ROUNDED_UP = 1.0  # second: Grid Engine counts whole ones
+_START_DELAY = 60.0  # seconds at most between the start that h_rt counts from and that on this host
+_CONNECT_LIMIT = 5.0  # seconds in which another host connects to a qrsh
 
 
-def termination_reason(job_id: str, instance: str) -> JobStatus | None:
+def termination_reason(environ: Mapping[str, str], parent: Parent) -> JobStatus | None:
     """After Grid Engine's warning signal: the final status of this job; None if unknown.
 
     When USR2 arrives (seen on Son of Grid Engine 8.1.9) the state is ``dr`` after qdel. It is ``r`` at a limit of time
     or memory, but may be ``dr`` by now. It is ``dr`` as well after a process of qrsh has died of a signal, as on a host
     that cannot connect back. A job that is put back into the queue gets no warning. At the end of its advance
     reservation a job is removed as by qdel -f.
-
-    Args:
-        job_id: The id of this job; in a job array with the element.
-        instance: The queue instance of its script, such as ``all.q@n1``.
     """
+    job_id, instance = identity(environ).job_id, _instance(environ)
     try:
         # all states: a job that is deleted as soon as it has started may still be in transfer to its host (dt)
         row = query.own_row(job_id, "prs", limit=_QSTAT_LIMIT)
@@ -509,9 +512,9 @@ def termination_reason(job_id: str, instance: str) -> JobStatus | None:
     except SchedulerError:
         return _deleted() if deleted else None
     age = _age()
-    ran = math.inf if age is None else age + _DELIVERY  # at most, by the clock of h_rt
+    ran = math.inf if age is None else age + _START_DELAY  # at most, by the clock of h_rt
     if deleted:
-        ran = (age or 0.0) + _WHOLE
+        ran = (age or 0.0) + _ROUNDED_UP
     for seconds, words in _time_limits(requested, instance).values():
         if seconds <= ran:
             return JobStatus(JobState.TIMEOUT, f"the walltime is over ({words})")
@@ -527,7 +530,7 @@ def _deleted() -> JobStatus:
     """Why this job is being deleted: by a user, or by Grid Engine after a host could not connect back to its qrsh."""
     for pid in procfs.children(os.getpid()):
         host = _host_of(pid)
-        if host and (procfs.age(pid) or 0.0) > _CONNECTING and only_listens(pid):
+        if host and (procfs.age(pid) or 0.0) > _CONNECT_LIMIT and only_listens(pid):
             here = os.uname().nodename
             what = f"host {host} could not connect back to qrsh on {here}, for which Grid Engine has ended the job"
             ask = f"is the address of {here} right there (`getent hosts {here}` on {host})?"
@@ -544,14 +547,10 @@ def _host_of(pid: int) -> str:
     return ""
 
 
-def suspended(job_id: str) -> bool | None:
-    """Whether this job is suspended; None when the qmaster does not answer.
-
-    Args:
-        job_id: The id of this job; in a job array with the element.
-    """
+def suspended(environ: Mapping[str, str]) -> bool | None:
+    """Whether this job is suspended; None when the qmaster does not answer."""
     try:
-        row = query.own_row(job_id, "s", limit=_QSTAT_LIMIT)
+        row = query.own_row(identity(environ).job_id, "s", limit=_QSTAT_LIMIT)
     except SchedulerError:
         return None
     return row is not None and not query.SUSPENDED.keys().isdisjoint(row.state)
@@ -571,6 +570,11 @@ class GridEngineInJob(BatchInJob):
     start_variables = ("JOB_ID", "SGE_TASK_ID", "RESTARTED")
     name_variable = "JOB_NAME"
     identity = staticmethod(identity)
+    this_host = staticmethod(this_host)
+    termination_reason = staticmethod(termination_reason)
+    end_of_job = staticmethod(end_of_job)
+    why_not_again = staticmethod(why_not_again)
+    suspended = staticmethod(suspended)
 
     def allocation(self, environ: Mapping[str, str], request: Request, wait: Wait) -> Allocation:
         from gridtf.host import gpus
@@ -598,16 +602,6 @@ class GridEngineInJob(BatchInJob):
         # complex(5): so sites call their resource of relation EXCL
         return any(request.native.get(f"l {name}", "").lower() in ("1", "true") for name in ("exclusive", "excl"))
 
-    def this_host(self, environ: Mapping[str, str]) -> str:
-        """What Grid Engine calls this host: HOSTNAME, unless it is another host's, as qsub -V may copy it."""
-        name = os.uname().nodename
-        given = environ.get("HOSTNAME", name)
-        return given if same_host(given, name) else name
-
-    def _instance(self, environ: Mapping[str, str]) -> str:
-        """The queue instance of the job script."""
-        return f"{environ.get('QUEUE', '')}@{self.this_host(environ)}"
-
     def unannounced(self) -> str:
         if shepherd_pid() is None:
             return ""
@@ -632,17 +626,5 @@ class GridEngineInJob(BatchInJob):
         variable = request.options.get("gpu_variable")
         return re.compile(f"{self.host_variables.pattern}|{variable}") if variable else self.host_variables
 
-    def termination_reason(self, environ: Mapping[str, str], parent: Parent) -> JobStatus | None:
-        return termination_reason(identity(environ).job_id, self._instance(environ))
-
-    def end_of_job(self, environ: Mapping[str, str], request: Request, started: float) -> float | None:
-        return end_of_job(environ["JOB_ID"], self._instance(environ), request.walltime, started)
-
-    def why_not_again(self, environ: Mapping[str, str]) -> str:
-        return why_not_again(identity(environ).job_id)
-
     def start_again(self, environ: Mapping[str, str]) -> int | None:
         return AGAIN_CODE
-
-    def suspended(self, environ: Mapping[str, str]) -> bool | None:
-        return suspended(identity(environ).job_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -61,21 +62,25 @@ class GridEngineLogin(CommandLogin):
             raise SpecError("gpu_variable", f"{spell(variable)} is not the name of a variable", hint=hint)
         return super().resolve(spec, in_job=in_job)
 
+    def with_site(self, plan: Plan) -> Plan:
+        """With the resources of the complex, which say how GPUs are counted."""
+        if not directives.requests_gpus(plan.request) or not self.scheduler.is_available(os.environ):
+            return plan
+        from gridtf.schedulers.sge import offers
+
+        with contextlib.suppress(SchedulerError):  # a qmaster that does not answer is reported by qsub
+            return plan.replace(site=offers.known_resources())
+        return plan
+
     def directives(self, plan: Plan) -> tuple[str, ...]:
-        """Pure, except that qconf is asked how GPUs are counted, and which parallel environments there are."""
-        here, gpu = self.scheduler.is_available(os.environ), None
+        """Pure, except that qconf is asked which parallel environments there are where one is missing."""
         try:
-            if here and directives.requests_gpus(plan.request) and directives.slots(plan.request).high > 1:
+            return directives.directives(plan)
+        except SpecError as error:
+            if error.key == "pe" and plan.spec.pe is None and self.scheduler.is_available(os.environ):
                 from gridtf.schedulers.sge import advice
 
-                gpu = advice.gpu_resource(plan.request)
-            return directives.directives(plan, gpu)
-        except SpecError as error:
-            if error.key != "pe" or plan.spec.pe is not None or not here:
-                raise
-            from gridtf.schedulers.sge import advice
-
-            advice.name_pes(error, plan)
+                advice.name_pes(error, plan)
             raise
 
     def check(self, plan: Plan) -> Sequence[str]:

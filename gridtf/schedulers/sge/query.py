@@ -33,7 +33,7 @@ _MOST_RECENT = 1000  # of the user's jobs are looked up by their log
 _JOBS, _TASKS, _LOG = ".//JB_job_number/..", ".//JAT_task_number/..", "JB_stdout_path_list//PN_path"
 # What qstat -xml has around jobs; options in ~/.sge_qstat add queues.
 _LISTS = {"queue_info", "job_info", "job_list", "Queue-List", "cluster_queue_summary"}
-_LONGEST = 100_000  # bytes of job ids: Linux allows 128 KiB in one argument of a command line
+_LONGEST_ARGUMENT = 100_000  # bytes of job ids: Linux allows 128 KiB in one argument of a command line
 # 11/21/2026 14:10:52 [7001:11]: error: can't chdir to /nowhere: No such file or directory
 _STAMP = re.compile(r"^[\d/.-]+[ T][\d:.]+ \[[^]]*\]: (error: )?")
 
@@ -97,7 +97,7 @@ def statuses(output: str, jobs: Iterable[JobIdentity]) -> dict[str, JobStatus]:
 
 
 def _qstat(*arguments: str, limit: float | None = None) -> Answer:
-    answer = sge.run(["qstat", "-xml", *arguments], limit=limit or sge.query_patience)
+    answer = sge.run(["qstat", "-xml", *arguments], limit=limit or sge.query_limit)
     if answer.code and not sge.unknown_job(answer):
         raise SchedulerError(f"qstat has failed: {sge.message(answer)}")
     return answer
@@ -106,7 +106,7 @@ def _qstat(*arguments: str, limit: float | None = None) -> Answer:
 def _details(ids: Sequence[str]) -> dict[str, Detail]:
     numbers = list(dict.fromkeys(job_id.partition(".")[0] for job_id in ids))
     known: dict[str, Detail] = {}
-    most = _LONGEST // 12
+    most = _LONGEST_ARGUMENT // 12
     for first in range(0, len(numbers), most):
         answer = _qstat("-j", ",".join(numbers[first : first + most]))
         if answer.code == 0:

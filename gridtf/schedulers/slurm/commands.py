@@ -23,24 +23,6 @@ _UNREACHABLE = (
     r"connection (refused|timed out)|no route to host|standby mode|transport endpoint|"
     r"batch job submission failed: i/o error"
 )
-# Since this version, steps of a job share its GPUs if they overlap (srun(1), --overlap); before, only its CPUs.
-_SHARES_GPUS = (22, 5)
-
-# Patterns are compiled only after a command has failed: rendering does not need them.
-# slurm_load_jobs error: Unable to contact slurm controller (connect failure)
-_UNREACHABLE = (
-    r"(?i)unable to contact slurm controller|socket timed out|zero bytes were transmitted|"
-    r"connection (refused|timed out)|no route to host|standby mode|transport endpoint|"
-    r"batch job submission failed: i/o error"
-)
-
-# Patterns are compiled only after a command has failed: rendering does not need them.
-# slurm_load_jobs error: Unable to contact slurm controller (connect failure)
-_UNREACHABLE = (
-    r"(?i)unable to contact slurm controller|socket timed out|zero bytes were transmitted|"
-    r"connection (refused|timed out)|no route to host|standby mode|transport endpoint|"
-    r"batch job submission failed: i/o error"
-)
 # sbatch: error: Batch job submission failed: Socket timed out on send/recv operation
 _ANSWER_LOST = (
     r"(?i)socket timed out|zero bytes were transmitted|(receive|shutdown) failure|timed out reading|"
@@ -75,7 +57,7 @@ class SlurmCommands(Commands):
         return {**kept, "SLURM_TIME_FORMAT": "%s"}  # the user's own format may be one that cannot be read back
 
     def message(self, answer: Answer) -> str:
-        return complaint(f"{answer.err}\n{answer.out}") or answer.last_line
+        return complaint(answer.text) or answer.last_line
 
     def unreachable(self, answer: Answer) -> bool:
         return re.search(_UNREACHABLE, answer.err) is not None
@@ -124,7 +106,7 @@ class SlurmCommands(Commands):
 
     def without_shared_gpus(self) -> str:
         """Slurm's version, such as ``Slurm 20.11``, if steps of a job cannot share its GPUs; else empty."""
-        found = re.search(r"(\d+)\.(\d+)", self.try_run(["srun", "--version"], limit=self.query_patience) or "")
+        found = re.search(r"(\d+)\.(\d+)", self.try_run(["srun", "--version"], limit=self.query_limit) or "")
         return f"Slurm {found[0]}" if found and (int(found[1]), int(found[2])) < _SHARES_GPUS else ""
 
 

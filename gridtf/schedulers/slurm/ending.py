@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from gridtf.schedulers.api import JobStatus
 from gridtf.schedulers.slurm.commands import slurm
 from gridtf.schedulers.slurm.hostlist import expand
-from gridtf.schedulers.slurm.query import jobs_of, parse_fields, parse_moment, parse_state, why_ended
+from gridtf.schedulers.slurm.query import fields_of, parse_moment, parse_state, why_ended
 from gridtf.states import JobState
 from gridtf.text import whole
 
 if TYPE_CHECKING:
     from gridtf.schedulers.api import Parent
 
-_TERMINATION_PATIENCE = 3.0  # seconds; KILL may follow TERM after KillWait, 30 s at most sites
+_TERMINATION_LIMIT = 3.0  # seconds; KILL may follow TERM after KillWait, 30 s at most sites
 
 
 def termination_reason(environ: Mapping[str, str], parent: Parent) -> JobStatus | None:
@@ -30,7 +30,7 @@ def termination_reason(environ: Mapping[str, str], parent: Parent) -> JobStatus 
         The status, with the nodes that have failed, if any; None when Slurm does not answer or nothing ends the job.
     """
     job_id, restarts = environ["SLURM_JOB_ID"], whole(environ.get("SLURM_RESTART_COUNT", "")) or 0
-    output = slurm.try_run(["scontrol", "-o", "show", "job", job_id], limit=_TERMINATION_PATIENCE)
+    output = slurm.try_run(["scontrol", "-o", "show", "job", job_id], limit=_TERMINATION_LIMIT)
     if output is None:
         return None
     status = parse_termination(output, job_id, restarts)
@@ -56,13 +56,13 @@ def give_back(environ: Mapping[str, str]) -> bool:
     if not _down_nodes(shown.get("BatchHost", "")):
         return False
     if shown.get("Requeue") == "1":
-        if slurm.try_run(["scontrol", "requeue", job_id], limit=_TERMINATION_PATIENCE) is not None:
+        if slurm.try_run(["scontrol", "requeue", job_id], limit=_TERMINATION_LIMIT) is not None:
             return True
         # Slurm also refuses what the agent of another host has done a moment before; a cancelled job would be lost
         now = _own_fields(environ)
         if now is None or any(now.get(key) != shown.get(key) for key in ("JobState", "Restarts")):
             return now is not None
-    return slurm.try_run(["scancel", "--state=RUNNING", "--", job_id], limit=_TERMINATION_PATIENCE) is not None
+    return slurm.try_run(["scancel", "--state=RUNNING", "--", job_id], limit=_TERMINATION_LIMIT) is not None
 
 
 def end_time(environ: Mapping[str, str]) -> float | None:
@@ -98,9 +98,8 @@ def why_not_again(environ: Mapping[str, str]) -> str:
 def _own_fields(environ: Mapping[str, str]) -> dict[str, str] | None:
     """What scontrol shows of this job; None where it shows nothing."""
     job_id = environ["SLURM_JOB_ID"]
-    output = slurm.try_run(["scontrol", "-o", "show", "job", job_id], limit=_TERMINATION_PATIENCE) or ""
-    shown = map(parse_fields, jobs_of(output))
-    return next((found for found in shown if found.get("JobId") == job_id), None)
+    output = slurm.try_run(["scontrol", "-o", "show", "job", job_id], limit=_TERMINATION_LIMIT) or ""
+    return fields_of(output, job_id) or None
 
 
 def _down_nodes(nodes: str) -> list[str]:
@@ -108,7 +107,7 @@ def _down_nodes(nodes: str) -> list[str]:
     if not nodes:
         return []
     argv = ["sinfo", "-h", "-N", f"--nodes={nodes}", "--states=down", "--format=%N"]
-    output = slurm.try_run(argv, limit=_TERMINATION_PATIENCE) or ""
+    output = slurm.try_run(argv, limit=_TERMINATION_LIMIT) or ""
     # a site may print lines of its own
     return sorted({line.strip() for line in output.splitlines()}.intersection(expand(nodes)))
 
@@ -142,7 +141,7 @@ def parse_termination(text: str, job_id: str, restarts: int) -> JobStatus | None
     Returns:
         The final status; ``requeued`` if the job will start again. None when Slurm is not ending the job.
     """
-    shown = next((found for line in jobs_of(text) if (found := parse_fields(line)).get("JobId") == job_id), {})
+    shown = fields_of(text, job_id)
     state, reason = shown.get("JobState", ""), shown.get("Reason", "None").replace("_", " ")
     count = shown.get("Restarts", "")
     by_reason = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL", "OutOfMemory": "OUT_OF_MEMORY"}

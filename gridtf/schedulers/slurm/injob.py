@@ -71,19 +71,16 @@ def _components(environ: Mapping[str, str]) -> int:
     text = environ.get("SLURM_HET_SIZE") or "1"
     size = whole(text)
     if size is None:
-        raise SchedulerError(
-            f"SLURM_HET_SIZE={text!r} is not a number", hint="Slurm sets this variable; do not change it"
-        )
+        what = f"SLURM_HET_SIZE={text!r} is not a number"
+        raise SchedulerError(what, hint="Slurm sets this variable; do not change it")
     return size
 
 
 def _names(environ: Mapping[str, str], suffix: str) -> list[str]:
     names = expand(environ.get(f"SLURM_JOB_NODELIST{suffix}") or environ.get(f"SLURM_NODELIST{suffix}") or "")
     if not names:
-        raise SchedulerError(
-            f"SLURM_JOB_NODELIST{suffix} is not set on {environ.get('SLURMD_NODENAME', 'this host')}",
-            hint="does this run inside a job script or an salloc session?",
-        )
+        what = f"SLURM_JOB_NODELIST{suffix} is not set on {environ.get('SLURMD_NODENAME', 'this host')}"
+        raise SchedulerError(what, hint="does this run inside a job script or an salloc session?")
     return names
 
 
@@ -94,10 +91,8 @@ def _training_hosts(
     names = _names(environ, suffix)
     fewest = (request.chosen("nodes") or (1, 1))[0]
     if fewest > len(names):
-        raise PlacementError(
-            f"{counted(fewest, 'node')} are requested, but this job has {len(names)}: {some(names)}",
-            hint="leave --nodes out, or request as many nodes from sbatch or salloc",
-        )
+        what = f"{counted(fewest, 'node')} are requested, but this job has {len(names)}: {some(names)}"
+        raise PlacementError(what, hint="leave --nodes out, or request as many nodes from sbatch or salloc")
     gpus = _gpus(environ, suffix, names, gpus_of_nodes)
     least = min(names, key=lambda name: gpus.get(name, 0))
     requested = request.chosen("gpus_per_node") or 0
@@ -335,7 +330,7 @@ def _cancelled(printed: Sequence[str]) -> TerminatedError:
 
 def _gpus_of_nodes(job_id: str) -> Mapping[str, int]:
     """Query scontrol for the GPUs of a job by node. Raises SchedulerError when it does not show the job."""
-    answer = slurm.run(["scontrol", "-d", "-o", "show", "job", job_id], limit=slurm.query_patience)
+    answer = slurm.run(["scontrol", "-d", "-o", "show", "job", job_id], limit=slurm.query_limit)
     if answer.code:
         raise SchedulerError(f"scontrol does not show job {job_id}: {slurm.message(answer)}")
     return parse_node_gpus(answer.out, job_id)
@@ -386,7 +381,7 @@ class SlurmInJob(InJob):
         return environ.get("SLURMD_NODENAME") or super().this_host(environ)
 
     def start_again(self, environ: Mapping[str, str]) -> int | None:
-        answer = slurm.run(["scontrol", "requeue", self.identity(environ).job_id], limit=slurm.query_patience)
+        answer = slurm.run(["scontrol", "requeue", self.identity(environ).job_id], limit=slurm.query_limit)
         if answer.code:
             raise SchedulerError(f"Slurm does not requeue it: {slurm.message(answer)}")
         return None

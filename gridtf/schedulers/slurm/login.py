@@ -41,13 +41,10 @@ class SlurmLogin(CommandLogin):
         return examine(self.scheduler, given)
 
     def array_elements(self, native: Mapping[str, str]) -> tuple[str, ...]:
-        def complaint(part: str) -> SpecError:
-            what = f"--array={native['array']}: {part!r} is not an array index"
-            return SpecError("native", what, hint="write it as in --array=0-15%4")
-
-        if "array" not in native:
+        if (text := native.get("array")) is None:
             return ()
-        return array_elements(native["array"].partition("%")[0], complaint)  # %4: at most 4 at a time
+        # %4: at most 4 at a time
+        return array_elements(text.partition("%")[0], f"--array={text}", "write it as in --array=0-15%4")
 
     def check(self, plan: Plan) -> Sequence[str]:
         from gridtf.schedulers.slurm import advice
@@ -56,7 +53,7 @@ class SlurmLogin(CommandLogin):
             check_shared(plan)
         except SpecError:
             show_node = ["scontrol", "show", "node", os.uname().nodename]
-            if slurm.run(show_node, limit=slurm.submit_patience).code != 0:  # else a cluster of one machine
+            if slurm.run(show_node, limit=slurm.submit_limit).code != 0:  # else a cluster of one machine
                 raise
         if plan.spec.spare_nodes and plan.request.gpus_per_node and (old := slurm.without_shared_gpus()):
             from gridtf.schedulers.slurm.injob import NO_SPARES
@@ -88,7 +85,7 @@ class SlurmLogin(CommandLogin):
         named = ",".join(submit.clusters(plan, os.environ))  # which may be all
         several, column = ([f"--clusters={named}"], "Cluster:100,") if named else ([], "")
         shown = f"--Format=ArrayJobID:20,{column}STDOUT:{_LONGEST_PATH}"
-        answer = slurm.run(["squeue", *options, *several, shown], limit=slurm.query_patience)
+        answer = slurm.run(["squeue", *options, *several, shown], limit=slurm.query_limit)
         return submit.parse_logs(answer.out, plan.run_dir, len(plan.request.components))
 
     def server(self, job: JobIdentity, environ: Mapping[str, str]) -> str:
@@ -108,7 +105,7 @@ class SlurmLogin(CommandLogin):
         return query.statuses([job.job_id for job in jobs], rows)
 
     def run_dirs(self, job_id: str) -> Sequence[Path]:
-        answer = slurm.run(["scontrol", "-o", "show", "job", job_id], limit=slurm.query_patience)
+        answer = slurm.run(["scontrol", "-o", "show", "job", job_id], limit=slurm.query_limit)
         return [] if answer.code else query.parse_run_dirs(answer.out, job_id)
 
     def cancel_command(self, job: JobIdentity, force: bool) -> Sequence[str]:

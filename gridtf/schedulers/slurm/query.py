@@ -23,8 +23,8 @@ from gridtf.states import JobState
 from gridtf.text import some, whole
 from gridtf.values import Value
 
-_ACCOUNTING_PATIENCE = 5.0  # seconds; the run directory has most of the answer already
-_LONGEST = 100_000  # bytes of ids; Linux accepts 128 KiB in one argument of a command
+_SACCT_LIMIT = 5.0  # seconds; the run directory has most of the answer already
+_LONGEST_ARGUMENT = 100_000  # bytes of ids; Linux accepts 128 KiB in one argument of a command
 
 _CONFIGURATIONS = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf")  # the latter: of "configless" Slurm
 # squeue(1), --format. The reason comes last, since it may contain any character.
@@ -112,7 +112,7 @@ def query_command(jobs: Sequence[JobIdentity], uid: int = 0) -> list[str]:
     mine = uid != 0 and len(jobs) > 1 and {job.user for job in jobs} == {user_name(uid)}
     # --all: also in hidden partitions
     argv = ["squeue", "--noheader", "--all", "--states=all", *cluster_option(jobs[0]), _SQUEUE]
-    return [*argv, *[f"--user={uid}"] * mine, *[which] * (len(which) < _LONGEST)]
+    return [*argv, *[f"--user={uid}"] * mine, *[which] * (len(which) < _LONGEST_ARGUMENT)]
 
 
 def add_details(rows: Sequence[Row], job: JobIdentity) -> list[Row]:
@@ -136,8 +136,8 @@ def add_details(rows: Sequence[Row], job: JobIdentity) -> list[Row]:
 
 def _detailed(row: Row, options: Sequence[str]) -> Row:
     """A row with what scontrol prints of its job."""
-    output = slurm.try_run(["scontrol", "-o", *options, "show", "job", row.number], limit=slurm.query_patience) or ""
-    shown = next((parse_fields(line) for line in jobs_of(output) if _is(line, row.number)), {})
+    output = slurm.try_run(["scontrol", "-o", *options, "show", "job", row.number], limit=slurm.query_limit) or ""
+    shown = fields_of(output, row.number)
     nodes = shown.get("NodeList", "").replace("(null)", "")
     with suppress(SchedulerError):  # a text of more hosts than can be
         nodes = some(expand(nodes))
@@ -159,7 +159,7 @@ def accounting(jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
         # in pieces: a command line holds only so many ids, and sacct takes them in no other way
         for piece in (ids[at : at + 5000] for at in range(0, len(ids), 5000)):
             options = [*cluster_option(group[0]), f"--jobs={','.join(piece)}", "--format=JobID,JobIDRaw,State"]
-            output = slurm.try_run(["sacct", "-X", "-n", "-P", *options], limit=_ACCOUNTING_PATIENCE)
+            output = slurm.try_run(["sacct", "-X", "-n", "-P", *options], limit=_SACCT_LIMIT)
             if output is None:
                 return found
             listed = statuses(piece, parse_sacct(output))
@@ -298,6 +298,11 @@ def parse_node_gpus(text: str, job_id: str) -> dict[str, int]:
 def parse_fields(line: str) -> dict[str, str]:
     """Parse a line of scontrol, ``JobId=88 JobState=RUNNING …``; of repeated names such as Nodes, the last value."""
     return dict(re.findall(r"(?:^|\s)([A-Za-z]+)=(\S*)", _without_user_text(line)))
+
+
+def fields_of(text: str, job_id: str) -> dict[str, str]:
+    """The fields of a job in the output of ``scontrol -o show job``; empty if it does not show the job."""
+    return next((parse_fields(line) for line in jobs_of(text) if _is(line, job_id)), {})
 
 
 def jobs_of(text: str) -> list[str]:

@@ -23,18 +23,8 @@ _PLAIN = r"(?a)Submitted batch job (\d+)(?: on cluster (\S+))?"
 
 _MAIL = ("mail-type", "END,FAIL,REQUEUE")  # END: also at the time limit, and when the job is cancelled
 _LONG = r"--([a-z][a-z-]*)(?:=(.*))?"
-_SHORT = {
-    "A": "account",
-    "M": "clusters",
-    "a": "array",
-    "c": "cpus-per-task",
-    "N": "nodes",
-    "n": "ntasks",
-    "o": "output",
-    "p": "partition",
-    "q": "qos",
-    "t": "time",
-}
+_LETTERS = "A=account M=clusters a=array c=cpus-per-task N=nodes n=ntasks o=output p=partition q=qos t=time"
+_SHORT = dict(pair.split("=") for pair in _LETTERS.split())
 
 
 def directives(plan: Plan) -> tuple[str, ...]:
@@ -87,12 +77,10 @@ def directives(plan: Plan) -> tuple[str, ...]:
     lines += [f"--{option}={value}" for option, value in mail(request, _MAIL, "mail-user").items()]
     lines += native(spec)
     if others and request.elements:
-        raise SpecError(
-            f"tasks.{others[0].types[0]}.partition",
-            "the elements of a job array cannot have tasks on another partition",
-            why="Slurm has no arrays of heterogeneous jobs",
-            hint="leave it out, or submit jobs instead of an array",
-        )
+        what = "the elements of a job array cannot have tasks on another partition"
+        hint = "leave it out, or submit jobs instead of an array"
+        why = "Slurm has no arrays of heterogeneous jobs"
+        raise SpecError(f"tasks.{others[0].types[0]}.partition", what, why=why, hint=hint)
     for component in others:
         lines += ["hetjob", *_component(component), *without]
     return tuple(lines)
@@ -145,12 +133,9 @@ def submit_command(plan: Plan) -> tuple[str, ...]:
     """
     run = RunDir(plan.run_dir)
     if "\\" in str(run.path):
-        raise SpecError(
-            "run_dir",
-            f"sbatch cannot write a log into {str(run.path)!r}",
-            why="it drops backslashes from its --output",
-            hint="choose another place with --run-dir or --run-root",
-        )
+        what = f"sbatch cannot write a log into {str(run.path)!r}"
+        hint = "choose another place with --run-dir or --run-root"
+        raise SpecError("run_dir", what, why="it drops backslashes from its --output", hint=hint)
     # % begins a pattern there, and %a is the element of an array: sbatch(1), FILENAME PATTERN
     log = str(run.log).replace("%", "%%")
     if plan.request.elements:

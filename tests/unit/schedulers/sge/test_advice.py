@@ -9,10 +9,11 @@ import pytest
 
 from gridtf.errors import SchedulerError, SpecError
 from gridtf.schedulers.commands import Answer
-from gridtf.schedulers.sge import GridEngine, advice, scheduler
-from gridtf.schedulers.sge.advice import PE, Cell, Queue, Requested
+from gridtf.schedulers.sge import GridEngine, advice, offers, scheduler
+from gridtf.schedulers.sge.advice import Requested
 from gridtf.schedulers.sge.commands import sge
 from gridtf.schedulers.sge.directives import Resource
+from gridtf.schedulers.sge.offers import PE, Cell, Queue
 from tests.support.rendering import SCRIPT, plan
 
 RULES = {"rr": "$round_robin", "fill": "$fill_up", "two": "2", "smp": "$pe_slots", "loose": "$round_robin"}
@@ -23,7 +24,7 @@ SITE = Cell(
     queues=[Queue("all.q", frozenset({"rr", "fill", "two", "smp"}), None), Queue("short.q", frozenset({"rr"}), 600)],
     resources=[Resource("gpu", "gpu", "YES"), Resource("mem_free", "mf", "NO")],
     projects=["ml"],
-    hosts=["n1", "n2"],
+    submit_hosts=["n1", "n2"],
 )
 REFUSED = "Unable to run job: {}\nExiting.\n"
 NO_QUEUES = "Unable to run job: Job 33 {}\nverification: no suitable queues\nExiting.\n"
@@ -36,7 +37,7 @@ def workers(count: int, **more: Any) -> dict[str, Any]:
 
 def requested(gpu: Resource | None = None, **values: Any) -> Requested:
     made = plan("sge", name="x", **values)
-    return Requested.of(made.request, made.spec, gpu)
+    return Requested.of(made.replace(site=[gpu] if gpu else None))
 
 
 def counting(consumable: str, kind: str = "INT") -> Resource:
@@ -435,17 +436,17 @@ def test_complex_is_asked_once_from_rendering_to_the_check(monkeypatch: pytest.M
     monkeypatch.setattr(GridEngine, "is_available", lambda self, environ: True)
     monkeypatch.setattr(sge, "run", commands)
     made = plan("sge", name="x", pe="smp", gpus_per_task=1, cpus_per_task=4, exclude=["n1"], **workers(2))
-    assert "-l gpu=0.25" in scheduler.login.directives(made)  # qconf is refused: per slot
+    assert "-l gpu=0.25" in scheduler.login.directives(scheduler.login.with_site(made))  # qconf is refused: per slot
     commands.complex = COMPLEX.replace("YES        0 ", "JOB        0 ")
-    for _ in range(2):
-        commands.calls.clear()
-        assert "-l gpu=2" in scheduler.login.directives(made)
-        assert "-l h=!(n1)" in scheduler.login.directives(made)
-        assert advice.check(made) == ()
-        assert [argv[1] for argv in commands.calls] == ["-sc", "-sel", "-w", "-sp", "-g"]
     commands.calls.clear()
-    scheduler.login.directives(plan("sge", name="x", gpus_per_task=1))  # one slot: the same in any case
-    scheduler.login.directives(plan("sge", name="x", pe="smp", native=["-l gpu=1"], **workers(2)))
+    made = scheduler.login.with_site(made)
+    assert "-l gpu=2" in scheduler.login.directives(made)
+    assert "-l h=!(n1)" in scheduler.login.directives(made)
+    assert advice.check(made) == ()
+    assert [argv[1] for argv in commands.calls] == ["-sc", "-sel", "-w", "-sp", "-g"]
+    commands.calls.clear()
+    scheduler.login.with_site(plan("sge", name="x", pe="smp", **workers(2)))
+    scheduler.login.with_site(plan("sge", name="x", pe="smp", gpus_per_task=1, native=["-l gpu=1"], **workers(2)))
     assert commands.calls == []
 
 
@@ -455,7 +456,7 @@ def test_job_waits_where_all_of_its_queues_are_disabled() -> None:
 
     def notes(**values: Any) -> list[str]:
         made = plan("sge", name="x", **values)
-        return advice.closed_queues(advice.Requested.of(made.request, made.spec), states)
+        return advice.closed_queues(Requested.of(made), states)
 
     note = "the job waits until one of its queues can start jobs, all are disabled or in error: all.q"
     assert notes(pe="fill", **workers(2)) == notes(partition="all.q") == [note]
@@ -622,15 +623,15 @@ h_rt                h_rt       TIME      <=    YES         NO         0:0:0    0
 
 
 def test_parse_pe() -> None:
-    assert advice.parse_pe(RR) == PE("rr", 999, True, "$round_robin")
+    assert offers.parse_pe(RR) == PE("rr", 999, True, "$round_robin")
     other = RR.replace("$round_robin", "2").replace("TRUE", "FALSE").replace("user_lists         NONE", "user_lists ml")
-    assert advice.parse_pe(other) == PE("rr", 999, False, "2", "ml")
-    assert advice.parse_pe("") is None
-    assert advice.parse_pe(f"Welcome to the grid\n{RR}") == advice.parse_pe(RR)
+    assert offers.parse_pe(other) == PE("rr", 999, False, "2", "ml")
+    assert offers.parse_pe("") is None
+    assert offers.parse_pe(f"Welcome to the grid\n{RR}") == offers.parse_pe(RR)
     odd = RR.replace("999", "9" * 5000).replace("$round_robin", "²")
-    assert advice.parse_pe(odd) == PE("rr", 0, True, "²")
+    assert offers.parse_pe(odd) == PE("rr", 0, True, "²")
     # Open Cluster Scheduler's has more lines (its documentation; not seen live)
-    assert advice.parse_pe(RR + "ignore_slave_requests_on_master_host   FALSE\n") == advice.parse_pe(RR)
+    assert offers.parse_pe(RR + "ignore_slave_requests_on_master_host   FALSE\n") == offers.parse_pe(RR)
 
 
 @pytest.mark.parametrize(
@@ -641,7 +642,7 @@ def test_most_hosts_of_a_parallel_environment(rule: str, hosts: int) -> None:
 
 
 def test_parse_queues() -> None:
-    assert advice.parse_queues(QUEUES) == [
+    assert offers.parse_queues(QUEUES) == [
         Queue("short.q", frozenset({"rr"}), 600),
         Queue("all.q", frozenset({"make", "smp", "mpi", "rr"}), 7200),
         Queue("long.q", frozenset(), None),
@@ -649,12 +650,12 @@ def test_parse_queues() -> None:
 
 
 def test_parse_resources() -> None:
-    assert advice.parse_resources(COMPLEX) == [
+    assert offers.parse_resources(COMPLEX) == [
         Resource("gpu", "g", "YES", "INT"),
         Resource("h_rt", "h_rt", "NO", "TIME"),
     ]
     # Univa's and Open Cluster Scheduler's (their documentation; not seen live); Univa's has a column more
-    assert advice.parse_resources("gpu  gpu  RSMAP  <=  YES  HOST  0  0  NO\n") == [
+    assert offers.parse_resources("gpu  gpu  RSMAP  <=  YES  HOST  0  0  NO\n") == [
         Resource("gpu", "gpu", "HOST", "RSMAP")
     ]
 
@@ -662,8 +663,8 @@ def test_parse_resources() -> None:
 def test_cell_is_unknown_when_qconf_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     denied = Answer(1, "", 'denied: host "login" is not an admin host\n')
     monkeypatch.setattr(sge, "run", lambda argv, *, limit: denied)
-    assert advice.known_pe("rr") is None
-    assert (advice.known_pes(), advice.known_queues(), advice.known_resources(), advice.known_names("-ss")) == (
+    assert offers.known_pe("rr") is None
+    assert (offers.known_pes(), offers.known_queues(), offers.known_resources(), offers.known_names("-ss")) == (
         [],
         [],
         [],
@@ -678,8 +679,8 @@ def test_parallel_environments_and_queues_are_listed_by_name(monkeypatch: pytest
         return Answer(0, texts[argv[1]], "")
 
     monkeypatch.setattr(sge, "run", answers)
-    assert [pe.name for pe in advice.known_pes()] == ["rr"]
-    assert [queue.name for queue in advice.known_queues()] == ["short.q", "all.q", "long.q"]
+    assert [pe.name for pe in offers.known_pes()] == ["rr"]
+    assert [queue.name for queue in offers.known_queues()] == ["short.q", "all.q", "long.q"]
 
 
 def test_spare_hosts_count_as_hosts_of_a_fixed_allocation_rule() -> None:

@@ -11,10 +11,11 @@ import pytest
 from gridtf.errors import SchedulerError, SpecError
 from gridtf.schedulers.api import JobIdentity
 from gridtf.schedulers.commands import Answer
-from gridtf.schedulers.sge import advice, examine, gpu_grant, injob, query, scheduler
-from gridtf.schedulers.sge.advice import PE, Cell, Queue, Requested
+from gridtf.schedulers.sge import advice, examine, gpu_grant, injob, offers, query, scheduler
+from gridtf.schedulers.sge.advice import Requested
 from gridtf.schedulers.sge.commands import sge
 from gridtf.schedulers.sge.injob import HostLine
+from gridtf.schedulers.sge.offers import PE, Cell, Queue
 from gridtf.schedulers.sge.query import NO, PER_HOST, PER_SLOT, ResourceRequest
 from gridtf.states import JobState
 from tests.support.rendering import plan
@@ -141,7 +142,7 @@ def test_times_in_all_units(written: str) -> None:
 
 @on_both
 def test_configuration_in_qconf(engine: str) -> None:
-    pes = [advice.parse_pe(recorded(engine, f"qconf-sp-{name}.txt")) for name in ("rr", "two", "smp", "loose", "rrs")]
+    pes = [offers.parse_pe(recorded(engine, f"qconf-sp-{name}.txt")) for name in ("rr", "two", "smp", "loose", "rrs")]
     assert pes == [
         PE("rr", 999, True, "$round_robin"),
         PE("two", 999, True, "2"),
@@ -150,12 +151,12 @@ def test_configuration_in_qconf(engine: str) -> None:
         PE("rrs", 999, True, "$round_robin", summary=True),
     ]
     offered = frozenset(("rr", "fill", "two", "one", "rrj", "fillj", "rrs", "loose", "smp"))
-    assert advice.parse_queues(recorded(engine, "qconf-sq-all.q.txt")) == [Queue("all.q", offered, None)]
-    counted = {found.name: found.consumable for found in advice.parse_resources(recorded(engine, "qconf-sc.txt"))}
+    assert offers.parse_queues(recorded(engine, "qconf-sq-all.q.txt")) == [Queue("all.q", offered, None)]
+    counted = {found.name: found.consumable for found in offers.parse_resources(recorded(engine, "qconf-sc.txt"))}
     assert [counted[name] for name in ("gpu", "gpujob", "h_rt")] == ["YES", "JOB", "NO"]
-    settings = dict(advice.pairs(recorded(engine, "qconf-sconf.txt")))
+    settings = dict(offers.pairs(recorded(engine, "qconf-sconf.txt")))
     assert (settings["reschedule_unknown"], settings["auto_user_default_project"]) == ("00:00:00", "none")
-    assert advice.parse_usable(recorded(engine, "qstat-g-c.txt"))["all.q"]
+    assert offers.parse_usable(recorded(engine, "qstat-g-c.txt"))["all.q"]
     assert examine.parse_hosts(recorded(engine, "qhost.txt")) == dict.fromkeys(("n1", "n2", "n3", "n4"), True)
 
 
@@ -179,11 +180,11 @@ def test_what_a_job_is_given(engine: str) -> None:
     ],
 )
 def test_refusal_by_qsub(engine: str, name: str, values: dict[str, Any], problem: str) -> None:
-    made = plan("sge", **values)
+    made = plan("sge", name="x", **values)
     with pytest.raises(SpecError) as caught:
         advice.refuse(
             advice.without_verdict(Answer(1, "", recorded(engine, f"qsub-{name}.txt"))),
-            Requested.of(made.request, made.spec),
+            Requested.of(made),
             Cell(),
         )
     assert caught.value.problem == problem

@@ -22,7 +22,7 @@ from gridtf.host.names import same_host
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import RunDir
-from gridtf.schedulers.api import AgentCall, Host, JobIdentity
+from gridtf.schedulers.api import AgentCall, Host, JobIdentity, Parent
 from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.sge import injob, query, scheduler
 from gridtf.schedulers.sge.commands import sge
@@ -469,12 +469,25 @@ def test_exit_codes_of_the_agent_pass_through() -> None:
 # --- termination and suspension
 
 
+SHEPHERD = Parent(20, "sge_shepherd")
+
+
+def job(job_id: str, queue: str = "all.q") -> dict[str, str]:
+    """Variables of the script of a job, or of an element of one such as 10.3."""
+    number, _, element = job_id.partition(".")
+    return {"JOB_ID": number, "SGE_TASK_ID": element or "undefined", "QUEUE": queue}
+
+
+def requesting(walltime: int | None) -> Request:
+    return plan("sge", name="x").request.replace(walltime=walltime)
+
+
 def fake_qstat(rows: list[Row], requests: list[str] | None, amount: int = 0) -> Callable[..., Answer]:
     """Answers as qstat does, and with these resources, of so much each, as qstat -j does; None: qstat -j does not."""
 
     def answer(argv: list[str], *, limit: float) -> Answer:
         if "-F" in argv:
-            time = {"short.q@n1": "01:00:00"}.get(argv[argv.index("-q") + 1], "infinity")
+            time = {f"short.q@{os.uname().nodename}": "01:00:00"}.get(argv[argv.index("-q") + 1], "infinity")
             return Answer(0, f"<job_info><resource name='h_rt' type='qf'>{time}</resource></job_info>", "")
         if "-j" not in argv:
             element = "<job_list><JB_job_number>{}</JB_job_number><state>{}</state><tasks>{}</tasks></job_list>"
@@ -508,7 +521,7 @@ def test_termination_reason(
     job_id: str, limits: list[str], expected: tuple[str, str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sge, "run", fake_qstat(ROWS, limits))
-    status = injob.termination_reason(job_id, "all.q@n1")
+    status = injob.termination_reason(job(job_id, "all.q"), SHEPHERD)
     assert (status and (status.state, status.reason)) == expected
 
 
@@ -530,17 +543,17 @@ def test_job_that_is_ended_long_before_its_walltime_has_reached_another_limit(
 ) -> None:
     monkeypatch.setattr(sge, "run", fake_qstat(ROWS, requested, amount=3600))
     monkeypatch.setattr(procfs, "age", {20: age}.get)
-    status = injob.termination_reason("8", "all.q@n1")
+    status = injob.termination_reason(job("8", "all.q"), SHEPHERD)
     assert status is not None
     assert (status.state, status.reason) == (state, reason)
 
 
 def test_termination_reason_of_a_deleted_job_needs_no_second_qstat(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sge, "run", fake_qstat(ROWS, None))
-    status = injob.termination_reason("9", "all.q@n1")
+    status = injob.termination_reason(job("9", "all.q"), SHEPHERD)
     assert status is not None
     assert status.reason == "deleted with qdel"
-    assert injob.termination_reason("8", "all.q@n1") is None
+    assert injob.termination_reason(job("8", "all.q"), SHEPHERD) is None
 
 
 @pytest.mark.parametrize(("requested", "of_queue"), [(["h_rt"], ""), ([], " of queue short.q")])
@@ -551,7 +564,7 @@ def test_job_that_is_deleted_at_its_walltime_was_not_deleted_by_a_user(
     """Grid Engine itself deletes it then."""
     monkeypatch.setattr(sge, "run", fake_qstat(ROWS, requested, amount=3600))
     monkeypatch.setattr(procfs, "age", {20: age}.get)
-    status = injob.termination_reason("9", "short.q@n1")
+    status = injob.termination_reason(job("9", "short.q"), SHEPHERD)
     assert status is not None
     over = (JobState.TIMEOUT, f"the walltime is over (h_rt{of_queue})")
     assert (status.state, status.reason) == (over if age > 3599 else (JobState.CANCELLED, "deleted with qdel"))
@@ -580,9 +593,9 @@ def test_why_grid_engine_does_not_start_a_job_again(
         return Answer(0, f"<detailed_job_info><JB_restart>{restart}</JB_restart></detailed_job_info>", "")
 
     monkeypatch.setattr(sge, "run", run)
-    assert injob.why_not_again("8").startswith(why)
-    assert bool(injob.why_not_again("8")) == bool(why)
-    assert injob.why_not_again("9") == ("it was deleted with qdel" if restart else "")
+    assert injob.why_not_again(job("8")).startswith(why)
+    assert bool(injob.why_not_again(job("8"))) == bool(why)
+    assert injob.why_not_again(job("9")) == ("it was deleted with qdel" if restart else "")
 
 
 @pytest.mark.parametrize(
@@ -610,18 +623,18 @@ def test_end_of_job_is_h_rt_after_its_start(
     monkeypatch.setattr(query, "queue_limits", lambda instance, names, limit: of_queue)
     monkeypatch.setattr(procfs, "age", {20: 100.0}.get)
     now = time.time()
-    end = injob.end_of_job("9", "a.q@n1", 3600, now - 50)
+    end = injob.end_of_job(job("9", "a.q"), requesting(3600), now - 50)
     assert end is not None
     assert now + seconds - 100 <= end <= time.time() + seconds - 100
     above.clear()  # without a shepherd
-    assert injob.end_of_job("9", "a.q@n1", 3600, 50.0) == 50 + seconds
-    assert (injob.end_of_job("9", "a.q@n1", None, 50.0) is None) == (requested is None)
+    assert injob.end_of_job(job("9", "a.q"), requesting(3600), 50.0) == 50 + seconds
+    assert (injob.end_of_job(job("9", "a.q"), requesting(None), 50.0) is None) == (requested is None)
 
 
 def test_end_of_job_without_a_limit_is_not_the_one_that_was_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     """A JSV has removed h_rt from the request."""
     monkeypatch.setattr(sge, "run", fake_qstat([], []))
-    assert injob.end_of_job("9", "all.q@n1", 3600, 50.0) is None
+    assert injob.end_of_job(job("9", "all.q"), requesting(3600), 50.0) is None
 
 
 @pytest.fixture
@@ -693,7 +706,7 @@ SUSPENDED = [
 )
 def test_suspended(job_id: str, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sge, "run", fake_qstat(SUSPENDED, None))
-    assert injob.suspended(job_id) == expected
+    assert injob.suspended(job(job_id)) == expected
 
 
 def test_suspended_is_unknown_without_the_qmaster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -701,7 +714,7 @@ def test_suspended_is_unknown_without_the_qmaster(monkeypatch: pytest.MonkeyPatc
         raise SchedulerError("no answer")
 
     monkeypatch.setattr(sge, "run", silent)
-    assert injob.suspended("7") is None
+    assert injob.suspended(job("7")) is None
 
 
 def test_killed_qrsh_is_reported() -> None:

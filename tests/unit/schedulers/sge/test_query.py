@@ -8,9 +8,10 @@ import pytest
 from gridtf.errors import SchedulerError, SpecError
 from gridtf.schedulers.api import JobIdentity, JobStatus
 from gridtf.schedulers.commands import Answer
-from gridtf.schedulers.sge import advice, query, scheduler
-from gridtf.schedulers.sge.advice import Cell, Requested
+from gridtf.schedulers.sge import advice, offers, query, scheduler
+from gridtf.schedulers.sge.advice import Requested
 from gridtf.schedulers.sge.commands import sge
+from gridtf.schedulers.sge.offers import Cell
 from gridtf.schedulers.sge.query import NO, PER_SLOT, ResourceRequest, job_state, seconds
 from gridtf.states import JobState
 from tests.support.rendering import plan
@@ -525,10 +526,10 @@ def test_invalid_numbers_raise_no_other_errors(number: str) -> None:
     for resource in query.parse_requests(QSTAT_J.format(number)).values():
         int(resource.amount)
     query.accounted_status(query.blocks(QACCT.format(number)), JobIdentity(number))
-    advice.parse_pe(f"pe_name rr\nslots {number}\nallocation_rule {number}\n")
-    advice.parse_queues(f"qname a\nh_rt {number},[n1={number}:{number}]\n")
+    offers.parse_pe(f"pe_name rr\nslots {number}\nallocation_rule {number}\n")
+    offers.parse_queues(f"qname a\nh_rt {number},[n1={number}:{number}]\n")
     made = plan("sge", native=[f"-pe rr {number}-{number}", f"-l gpu={number},h_rt={number}"])
-    requested = Requested.of(made.request, made.spec)
+    requested = Requested.of(made)
     with pytest.raises((SpecError, SchedulerError)):
         advice.refuse(Answer(1, "", QSUB.format(number)), requested, Cell())
 

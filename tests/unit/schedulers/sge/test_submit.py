@@ -124,7 +124,7 @@ def test_failures_of_qsub(
     cell: Cell, monkeypatch: pytest.MonkeyPatch, script: str, kind: type[GridtfError], piece: str
 ) -> None:
     monkeypatch.setenv(submit.WAY, "qsub")
-    monkeypatch.setattr(GridEngineCommands, "submit_patience", 0.3 if "sleep" in script else 20.0)
+    monkeypatch.setattr(GridEngineCommands, "submit_limit", 0.3 if "sleep" in script else 20.0)
     cell("qsub", script)
     error = refusal(plan("sge", run_dir="/runs/a b"), kind)
     assert piece in error.what
@@ -142,7 +142,7 @@ def test_job_is_found_by_its_log_after_an_unclear_submission(
     cell: Cell, monkeypatch: pytest.MonkeyPatch, qsub: str
 ) -> None:
     monkeypatch.setenv(submit.WAY, "qsub")
-    monkeypatch.setattr(GridEngineCommands, "submit_patience", 0.3 if "sleep" in qsub else 20.0)
+    monkeypatch.setattr(GridEngineCommands, "submit_limit", 0.3 if "sleep" in qsub else 20.0)
     logs = {"4710": "/runs/other/job.log", "4711": "/runs/a b/array/$TASK_ID/job.log", "4712": "job.log"}
     one = "<job_list><JB_job_number>{}</JB_job_number></job_list>"
     listed = LIST.format("".join(map(one.format, logs)))
@@ -227,7 +227,7 @@ def test_failed_drmaa_submission_is_not_repeated_by_qsub(
     kind: type[GridtfError],
     piece: str,
 ) -> None:
-    monkeypatch.setattr(GridEngineCommands, "submit_patience", 0.3 if "sleep" in script else 20.0)
+    monkeypatch.setattr(GridEngineCommands, "submit_limit", 0.3 if "sleep" in script else 20.0)
     root = cell("qsub", "echo 4711")
     assert piece in refusal(drmaa(script), kind).what
     assert not (root / "called").exists()
@@ -379,7 +379,7 @@ def test_qsub_submits_when_the_library_hangs(cell: Cell, monkeypatch: pytest.Mon
     os.mkfifo(library)
     monkeypatch.setattr(submit, "find_spec", lambda name: name)
     monkeypatch.setattr(submit, "libraries", lambda environ: [str(library)])
-    monkeypatch.setattr(submit, "_LOADING", 1)
+    monkeypatch.setattr(submit, "_LOAD_LIMIT", 1)
     cell("qsub", "echo 4711")
     made = plan("sge").replace(python=sys.executable)
     result = scheduler.login.submit(made)

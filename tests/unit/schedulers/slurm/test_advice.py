@@ -10,7 +10,8 @@ import pytest
 
 from gridtf.errors import SchedulerError, SpecError
 from gridtf.schedulers.slurm import advice
-from gridtf.schedulers.slurm.advice import ComponentRequest, component_requests, parse_partitions
+from gridtf.schedulers.slurm.advice import ComponentRequest, component_requests
+from gridtf.schedulers.slurm.offers import parse_partitions, show_gpus, unusable_nodes
 from tests.support.rendering import plan
 
 SINFO = """\
@@ -126,8 +127,9 @@ def test_unknown_partition_is_refused() -> None:
 
 def test_closed_or_forbidden_partition_is_refused() -> None:
     error = refusal(CLOSED, SINFO.replace("short|up", "short|drain"), partition="short")
-    assert (error.key, error.problem) == ("partition", "partition short accepts no jobs now (drain)")
-    assert error.hint == "write partition = …; these do: gpu (default), cpu"
+    assert (error.key, error.why) == ("partition", "partition short")
+    assert error.problem == "Required partition not available (inactive or drain)"
+    assert error.hint == "write partition = …; others: gpu (default), cpu"
     error = refusal("allocation failure: User's group not permitted to use this partition\n", partition="short")
     assert (error.key, error.why) == ("partition", "partition short")
     assert error.hint == "write partition = …; others: gpu (default), cpu"
@@ -212,8 +214,13 @@ def test_parse_partitions() -> None:
     assert old.nodes[0].gpus("k80") == 2
     assert big.nodes[0].mem == 512000
     assert all(nodes.works for nodes in big.nodes)
-    assert advice.show_gpus(big) == "8 a100 each or 4 v100 each"
-    assert advice.unusable_nodes([big, old]) == ""
+    assert show_gpus(big) == "8 a100 each or 4 v100 each"
+    assert unusable_nodes([big, old]) == ""
+
+
+def test_partition_whose_nodes_have_no_gpu_left_has_none() -> None:
+    (partition,) = parse_partitions("a|up|infinite|1-infinite|1|idle|8|16000|gpu:a100:0|n1\n")
+    assert show_gpus(partition) == ""
 
 
 def test_parse_partitions_with_abbreviated_numbers() -> None:
@@ -263,7 +270,7 @@ def test_component_requests() -> None:
     assert (first.partitions, first.nodes, first.gpus, first.cpus, first.time) == ((), 2, 2, 8, 3600)
     assert first.mem == 4096
     assert (second.partitions, second.nodes, second.gpus, second.cpus, second.time) == (("cpu",), 1, 0, 3, 3600)
-    assert second.mem == 1024
+    assert second.mem == 1026  # sbatch has it per CPU, rounded up
     # sbatch multiplies --mem-per-cpu by the CPUs, whichever option requests them
     more, _ = requests(**{**values, "gpus_per_node": None, "nodes": 2, "tasks": tasks}, native=["--cpus-per-task=16"])
     assert (more.cpus, more.mem) == (32, 16384)

@@ -14,8 +14,8 @@ from gridtf.jobspec.config import Configured
 from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.slurm import examine, scheduler
-from gridtf.schedulers.slurm.advice import parse_partitions
 from gridtf.schedulers.slurm.commands import SlurmCommands, slurm
+from gridtf.schedulers.slurm.offers import parse_partitions
 
 # scontrol show config, some of its lines
 CONFIG = """\
@@ -341,7 +341,7 @@ def test_examination_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert finding(found, "account").message == "jobs without `account` run on bio; also yours: ml"
     assert finding(found, "submission").level == Level.OK
     (tmp_path / "bin/sbatch").write_text("#!/bin/sh\nsleep 60\n")
-    monkeypatch.setattr(examine, "_PATIENCE", 0.5)
+    monkeypatch.setattr(examine, "_EXAMINE_LIMIT", 0.5)
     slow = examine.examine(scheduler, given())
     assert problems(slow) == [("warning", "time"), ("warning", "submission")]
     assert finding(slow, "submission").message == (
@@ -379,7 +379,7 @@ def test_commands_that_do_not_start_say_why(
     (tmp_path / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setenv("SLURM_CONF", "/nope")
-    monkeypatch.setattr(examine, "_PATIENCE", 0.5)
+    monkeypatch.setattr(examine, "_EXAMINE_LIMIT", 0.5)
     with pytest.raises(SchedulerError) as caught:
         examine.examine(scheduler, given())
     assert message in caught.value.what

@@ -152,7 +152,7 @@ def test_submit_errors_of_sbatch(sbatch: Path, error: str, kind: type[Exception]
 
 def test_submit_that_times_out_may_have_succeeded(sbatch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sbatch.write_text("#!/bin/sh\nexec sleep 60\n")
-    monkeypatch.setattr(type(slurm), "submit_patience", 0.2)
+    monkeypatch.setattr(type(slurm), "submit_limit", 0.2)
     with pytest.raises(MaybeSubmittedError, match=r"has not answered within 0\.2 s") as caught:
         scheduler.login.submit(plan("slurm", run_dir="/runs/x"))
     assert "/runs/x" in caught.value.why
