@@ -138,8 +138,8 @@ def test_memory_of_all_processes_of_a_job(sge: Bed) -> None:
 
 
 def test_walltime_of_a_script_without_notify(sge: Bed) -> None:
-    job = by_hand(sge, "-l", "h_rt=6")
-    no_process_left(sge)
+    job = by_hand(sge, "-l", "h_rt=30")  # in which a busy machine starts the tasks
+    no_process_left(sge, seconds=180)
     status_becomes(
         job, "TIMEOUT", "the launcher on n1 ended; the scheduler reports TIMEOUT, the walltime is over (h_rt"
     )

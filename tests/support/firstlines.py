@@ -6,8 +6,8 @@ import re
 
 # A word of an expected line -> the pattern of what it stands for.
 _STANDS_FOR = {"HOST": r"[\w.-]+", "N": r"\d+", "…": ".*"}
-# What MPICH of another test has in memory at the moment: that is this user's, too, and a verdict names it.
-_OF_OTHERS = re.compile(r" \(left on \S+: (/dev/shm/mpich_\w+ \([^()]*\)(, )?)+\)")
+# What other tests, and MPICH in them, have in memory at the moment: that is this user's, too, and a verdict names it.
+_OF_OTHERS = re.compile(r" \(left on \S+: (/dev/shm/(mpich_|gridtf-test-)\w+ \([^()]*\)(, )?)+\)")
 _WORDS = re.compile(r"(\bHOST\b|\bN\b|…)")
 
 
