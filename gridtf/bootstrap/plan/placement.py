@@ -129,7 +129,7 @@ def _own_places(hosts: Sequence[Host], request: Request) -> dict[str, Iterator[i
             tasks = f"{counted(total, 'task')} on partition {part.partition}"
             requested = [f"{number} {name}" for name, number in counts.items()]
             hint = f"request that many tasks in its component of the job, or leave out tasks.{part.types[0]}.partition"
-            raise _no_room(tasks, total, slots, "slot", sum(slots), requested, hint)
+            raise _no_room(tasks, total, _sizes(slots, "slot"), sum(slots), requested, hint)
         room = [host.slots if host.component == component else 0 for host in hosts]
         places.update(dict.fromkeys(part.types, _level_by_level(room, [0] * len(room))))
     return places
@@ -227,7 +227,8 @@ def _too_few(
     if not any(needs.values()):
         requested = [counted(number, name) for name, number in counts.items()]
         hint = "request more hosts or fewer workers, or let tasks share cores with --tasks-per-node"
-        return _no_room(tasks, total, [host.slots for host in hosts], "CPU slot", room, requested, hint)
+        where = _sizes([host.slots for host in hosts], "CPU slot")
+        return _no_room(tasks, total, where, room, requested, hint)
     requested = [
         f"{counted(number, name)} with {counted(needs[name], 'GPU')}{' each' if number > 1 else ''}"
         for name, number in counts.items()
@@ -235,36 +236,35 @@ def _too_few(
     limit = request.chosen("tasks_per_node")
     most = f", at most {counted(limit, 'task')} per host" if limit else ""
     hint = "request more hosts, more GPUs or fewer workers"
-    return _no_room(tasks, total, [host.gpus or 0 for host in hosts], "GPU", room, requested, hint, most)
+    where = f"{_sizes([host.gpus or 0 for host in hosts], 'GPU')}{most}"
+    return _no_room(tasks, total, where, room, requested, hint)
 
 
-def _no_room(
-    tasks: str,
-    total: int,
-    sizes: Sequence[int],
-    unit: str,
-    room: int,
-    requested: Iterable[str],
-    hint: str,
-    most: str = "",
-) -> PlacementError:
+def _sizes(sizes: Sequence[int], unit: str) -> str:
+    """What hosts have, such as ``4 hosts with 2 GPUs each``.
+
+    Args:
+        sizes: What each host has, in units.
+        unit: Such as ``GPU``.
+    """
+    fewest, largest = min(sizes, default=0), max(sizes, default=0)
+    size = counted(largest, unit) if fewest == largest else f"{fewest} to {counted(largest, unit)}"
+    return f"{counted(len(sizes), 'host')} with {size}{' each' if len(sizes) > 1 else ''}"
+
+
+def _no_room(tasks: str, total: int, where: str, room: int, requested: Iterable[str], hint: str) -> PlacementError:
     """The error for tasks that do not fit, with all the numbers that a user needs to see why.
 
     Args:
         tasks: The tasks, with their number.
         total: Their number.
-        sizes: What each host has, in units.
-        unit: Such as ``GPU``.
+        where: The hosts, with their sizes.
         room: How many of the tasks fit.
         requested: The tasks by type.
         hint: What to do about it.
-        most: A further limit of the hosts.
     """
-    fewest, largest = min(sizes, default=0), max(sizes, default=0)
-    size = counted(largest, unit) if fewest == largest else f"{fewest} to {counted(largest, unit)}"
     return PlacementError(
-        f"{tasks} {'does' if total == 1 else 'do'} not fit into {counted(len(sizes), 'host')} with {size}"
-        f"{' each' if len(sizes) > 1 else ''}{most} (room for {room})",
+        f"{tasks} {'does' if total == 1 else 'do'} not fit into {where} (room for {room})",
         why=f"requested: {' + '.join(requested)}",
         hint=hint,
     )
