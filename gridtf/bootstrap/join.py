@@ -31,7 +31,7 @@ from gridtf.bootstrap.system import System
 from gridtf.bootstrap.wire import messages
 from gridtf.bootstrap.wire.heartbeat import backoff
 from gridtf.bootstrap.wire.messages import MessageError
-from gridtf.bootstrap.wire.stream import Link, Listener, link_of
+from gridtf.bootstrap.wire.stream import RECONNECT_LIMIT, Link, Listener, link_of
 from gridtf.errors import GridtfError, PlacementError, RendezvousError, RunDirError, SchedulerError, UsageError
 from gridtf.host import processes, procfs
 from gridtf.host.gpus import GpuGrant, listed
@@ -64,7 +64,6 @@ from gridtf.values import Fields, Value
 
 _LEADER = "rank-0"
 _SEE_OFF = 10.0  # seconds within which the others have read the last message of rank 0
-_RETURN = 10.0  # seconds within which a process connects again when its connection was closed
 _LEADER_MARGIN = 30  # seconds that other ranks wait longer than rank 0, which can report the missing ranks
 
 
@@ -340,7 +339,7 @@ class Joining(Fields):
     def _check_lost(self, listener: Listener, found: Mapping[str, Record]) -> None:
         now = self.system.monotonic()
         for rank, since in listener.lost.items():
-            if now - since > _RETURN:
+            if now - since > RECONNECT_LIMIT:
                 where = f" on host {found[rank]['hostname']}" if rank in found else ""
                 what = f"{rank.replace('-', ' ')}{where} has closed its connection to rank 0"
                 raise RendezvousError(what, hint="was it killed?")

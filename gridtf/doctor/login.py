@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gridtf.schedulers.api import Scheduler
 
 _FILES = "configuration"  # the check that files are valid
-_PATIENCE = 8.0  # seconds for all parts, which run side by side
+_EXAMINE_LIMIT = 8.0  # seconds for all parts, which run side by side
 _NONE_FOUND = "no command of a cluster's scheduler was found on the PATH, so that jobs run on this machine"
 _LOAD_OR_NAME = (
     'if this is a login node, load the module of its scheduler; if jobs are to run here, write scheduler = "local"'
@@ -68,7 +68,7 @@ def examine(environ: Mapping[str, str], folder: Path, options: Given = ()) -> Ex
 
     def ask(check: str, silence: str, work: Callable[[], Items | Examination], level: Level = Level.FAILURE) -> None:
         hint = "try again later, or ask the administrators"
-        parts.append((Finding(level, check, f"{silence} within {_PATIENCE:g} s", hint), _aside(check, work)))
+        parts.append((Finding(level, check, f"{silence} within {_EXAMINE_LIMIT:g} s", hint), _aside(check, work)))
 
     found: list[Finding | Setting] = [*site.findings]
     named = next((text for option, _, text in reversed(options) if option.key == "scheduler"), None)
@@ -86,7 +86,7 @@ def examine(environ: Mapping[str, str], folder: Path, options: Given = ()) -> Ex
         work = partial(shell.shell, site.given.spec, site.scheduler, environ)
         ask("shell", "bash has not answered", work, Level.WARNING)
         for silent, part in parts:
-            answer = part.result(begin + _PATIENCE)
+            answer = part.result(begin + _EXAMINE_LIMIT)
             found += [silent] if answer is None else [*answer.findings, *answer.settings]
             if answer == Examination() and silent.check == "scheduler":
                 found.append(Finding(Level.OK, "scheduler", f"jobs go to {title}, which says no more about this site"))

@@ -21,7 +21,7 @@ from gridtf.text import toml
 if TYPE_CHECKING:
     from gridtf.schedulers.api import Scheduler
 
-_PATIENCE = 6.0  # seconds for a command of this host
+_COMMAND_LIMIT = 6.0  # seconds for a command of this host
 _SYSTEM = ("/usr/local/bin", "/usr/bin", "/bin")  # on the PATH of any job
 _MODULES = (
     "$MODULESHOME/init/bash",
@@ -57,7 +57,7 @@ def python(spec: JobSpec, environ: Mapping[str, str]) -> Items:
     if found is None:
         yield Finding(Level.WARNING, check, f"there is no program {chosen} on the PATH", f"write python3, or {load}")
         return
-    yield judge_python(found, measure.versions(found, _PATIENCE), load)
+    yield judge_python(found, measure.versions(found, _COMMAND_LIMIT), load)
 
 
 def _container(spec: JobSpec, environ: Mapping[str, str]) -> Finding:
@@ -104,7 +104,7 @@ def shell(spec: JobSpec, scheduler: Scheduler | None, environ: Mapping[str, str]
     given = dict(environ) if inherits else {name: environ[name] for name in ("HOME", "USER") if name in environ}
     given.setdefault("PATH", os.defpath)
     initial = _first_file(_MODULES, environ)
-    known = commands.run_command(["bash", "-c", "type -t module"], limit=_PATIENCE, environ=given).code == 0
+    known = commands.run_command(["bash", "-c", "type -t module"], limit=_COMMAND_LIMIT, environ=given).code == 0
     yield from modules(known, initial, environ, spec)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from gridtf.training.collective import Average
 
-_PATIENCE = 60.0  # seconds until a member that waits for others says so
+_NOTICE_AFTER = 60.0  # seconds until a member that waits for others says so
 _group: Group | None = None
 
 
@@ -320,7 +320,7 @@ def _connected(task: Task) -> Link:
 
 
 @contextmanager
-def _notice(text: str, seconds: float = _PATIENCE) -> Iterator[None]:
+def _notice(text: str, seconds: float = _NOTICE_AFTER) -> Iterator[None]:
     """Print a text to standard error if the block takes longer than so many seconds."""
     timer = threading.Timer(seconds, lambda: print(text, file=sys.stderr, flush=True))
     timer.daemon = True

@@ -45,7 +45,7 @@ from gridtf.values import Fields
 _TO_ALL = 0.1  # seconds within which a signal to all processes of a job has reached all of them on one host
 _TO_ALL_BUSY = 1.0  # the same on a busy host, for a task that SIGTERM has ended, which is seldom its own doing
 _UNSHARED = 15.0  # seconds within which a host lists the run directory, which was made before the job started
-_LOOKING = 2.0  # seconds between two looks at what no signal announces, such as the parent's death
+_PARENT_PAUSE = 2.0  # seconds between two looks at what no signal announces, such as the parent's death
 
 
 def main(arguments: Sequence[str], gpus: GpuGrant | None = None, /) -> int:
@@ -239,7 +239,7 @@ class Agent(Fields):
         quiet = Quiet(plan.spec.seconds_to_stall, self.system)
         save_signal = SaveSignal(plan.spec.checkpoint_signal, self.system)
         while True:
-            number = self.system.wait(min(talk.interval, _LOOKING, membership.pause()))
+            number = self.system.wait(min(talk.interval, _PARENT_PAUSE, membership.pause()))
             if processes.is_end(number):
                 raise Stopped(number)
             if number in processes.PASSED_ON and number not in talk.ignored:

@@ -17,7 +17,7 @@ from gridtf.run import stacks
 from gridtf.run.rundir import Record
 
 _MOST_SECONDS = 4.0  # for all processes of a host; the launcher waits a little longer
-_STEP = 0.01  # seconds between two looks at a process that writes
+_WRITE_PAUSE = 0.01  # seconds between two looks at a process that writes
 _BEGINS = 1.0  # seconds within which a process that runs handles a signal
 _MOST_PROCESSES = 16  # of a task
 _MOST_TEXT, _MOST_IN_ALL = 16 << 10, 256 << 10  # characters of a process and of a host
@@ -84,7 +84,7 @@ def _asked(pid: int, file: Path, end: float, system: System) -> str:
                     return file.read_text(errors="replace")
             elif now > begun and procfs.unhandled(pid, stacks.NUMBER) <= idle:
                 return ""  # the program has a handler of its own
-            system.sleep(_STEP)
+            system.sleep(_WRITE_PAUSE)
     return ""
 
 

@@ -63,7 +63,8 @@ _WEAKER = {OFF: "ports are open to other users", HOSTS: "ports are open to other
 # --- the agent's part
 
 FILES = 4  # that a fence opens beside its gates
-_AGAIN, _LONGEST = 0.5, 30.0  # seconds between two starts of a guard: more each time that it ends soon
+# Seconds between two starts of a guard: more each time that it ends soon.
+_RESTART_PAUSE, _LONGEST_RESTART_PAUSE = 0.5, 30.0
 
 
 class Fence:
@@ -87,7 +88,7 @@ class Fence:
         self._addresses: list[str] = []
         self._udp: socket.socket | None = None
         self._guard: Guard | None = None
-        self._helper = Helper(_AGAIN, system)  # the guard's process
+        self._helper = Helper(_RESTART_PAUSE, system)  # the guard's process
         if mode == OFF:
             return
         try:
@@ -191,7 +192,11 @@ class Fence:
             with suppress(OSError):
                 self._guard.begin()  # whom it has let in just now is not known any more
             lived = self._system.monotonic() - self._helper.begun
-            self._helper.again = min(2 * self._helper.again, _LONGEST) if lived < _LONGEST else _AGAIN
+            self._helper.again = (
+                min(2 * self._helper.again, _LONGEST_RESTART_PAUSE)
+                if lived < _LONGEST_RESTART_PAUSE
+                else _RESTART_PAUSE
+            )
         if self._helper.due:
             self._helper.start(self._guard.run)
 

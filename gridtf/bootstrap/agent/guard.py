@@ -19,15 +19,15 @@ USERS, HOSTS, OFF, AUTO = "users", "hosts", "off", "auto"
 
 # Seconds. Linux sends a SYN again after one, two or three, and so on, but later than it says by up to an eighth of the
 # pause, since its timers are the coarser the longer they run.
-_LOOK, _QUIET = 0.2, 0.6  # between two looks: for new connections, and only at the gates
+_LOOK_PAUSE, _QUIET_PAUSE = 0.2, 0.6  # between two looks: for new connections, and only at the gates
 _LIVELY = 10.0  # after a connection of this host's has begun, in which others are likely
 _EARLY, _LATE = 0.1, 0.05  # that a word is given before the SYN is due again, and holds after it was sent
-_WATCH = 0.002  # between two looks whether a word has done its work
+_WORD_PAUSE = 0.002  # between two looks whether a word has done its work
 _REPEAT = 0.03  # between two words on one connection, in case one gets lost
 _EXPIRES = 0.15  # that a word holds which is not repeated
-_START = 30.0  # after the start, in which everyone looks
+_START_LOOK = 30.0  # after the start, in which everyone looks
 _DEAF = 10.0  # after the start, in which another guard answers; in vain: no word gets through
-_LINGER = 3.0  # after the agent's end, in which its tasks die
+_LINGER_LIMIT = 3.0  # after the agent's end, in which its tasks die
 
 _MOST_SYNS = 250  # in a gate's program
 _NEVER = float("inf")
@@ -183,7 +183,7 @@ class Guard:
             return
         # the gates of the agent are gone, and its tasks may still live for a moment
         processes.ignore_signals((signal.SIGTERM,))
-        gone = time.monotonic() + _LINGER
+        gone = time.monotonic() + _LINGER_LIMIT
         while time.monotonic() < gone and self._gates.listening():
             time.sleep(0.01)
 
@@ -206,11 +206,11 @@ class Guard:
     def _guard(self, udp: socket.socket) -> None:
         udp.setblocking(False)
         begin = self._next = time.monotonic()
-        self._calm = begin + _START
+        self._calm = begin + _START_LOOK
         self._deaf_at = begin + _DEAF if self._mail.neighbour() else _NEVER
         self._mail.count = time.monotonic_ns()  # more than a guard before this one
         self._drops = self._gates.knocks()
-        self._asked = begin + _START  # until then, everyone looks
+        self._asked = begin + _START_LOOK  # until then, everyone looks
         while True:
             self._rest(udp)
             now = time.monotonic()
@@ -233,13 +233,13 @@ class Guard:
         vouching = self._coming or self._given_back or self._vouched or any(self._gates.let.values())
         if vouching or self._deaf_at < _NEVER or time.monotonic() < self._calm:
             return
-        while self._gates.knocks() == self._drops and not select.select([self._agent, udp], [], [], _QUIET)[0]:
+        while self._gates.knocks() == self._drops and not select.select([self._agent, udp], [], [], _QUIET_PAUSE)[0]:
             pass
         self._next = time.monotonic()
 
     def _pause(self, now: float) -> float:
         if self._vouched or any(self._gates.let.values()):
-            return _WATCH
+            return _WORD_PAUSE
         return max(0.0, min([self._next, *(due - self._ahead for due, _ in self._coming.values())]) - now)
 
     @property
@@ -252,7 +252,7 @@ class Guard:
         knocks = self._gates.knocks()
         knocked, self._drops = knocks != self._drops, knocks
         if knocked and now >= self._asked:
-            self._asked = now + _QUIET
+            self._asked = now + _QUIET_PAUSE
             for name in self._mail.peers:
                 self._mail.tell(name, ASK)
         if now < self._calm or knocked:
@@ -268,7 +268,7 @@ class Guard:
             self._mail.tell(self._mail.neighbour(), HELLO)
             if now >= self._deaf_at and not self._gates.local:
                 self._trust(local=True)
-        self._next = now + (_LOOK if now < self._calm else _QUIET)
+        self._next = now + (_LOOK_PAUSE if now < self._calm else _QUIET_PAUSE)
 
     def _trust(self, *, local: bool) -> None:
         """Let in all users of all hosts, and say so; or no longer."""
@@ -348,7 +348,7 @@ class Guard:
             if word.kind in (LET, TAKE):
                 self._gates.hold(word.kind, word.ends, now + _EXPIRES)
             elif word.kind == ASK:
-                self._calm, self._next = max(self._calm, now + 2 * _QUIET), now
+                self._calm, self._next = max(self._calm, now + 2 * _QUIET_PAUSE), now
             elif word.kind == HELLO:
                 self._mail.welcome(sender)
             elif word.kind == WELCOME:

@@ -27,7 +27,7 @@ _COMMON = "/tmp"  # noqa: S108 - the name of the folder cannot be guessed, and o
 # Other users cannot see it, unlike the nonce.
 _SECRET = os.urandom(8).hex()
 _NAME = r"gridtf-[0-9a-f]{16}(-.+-)[0-9a-f]{16}"  # its group: the host
-_LEFT = 60.0  # seconds after which the maker of a folder has locked it, where it still lives
+_LOCK_LIMIT = 60.0  # seconds after which the maker of a folder has locked it, where it still lives
 _held: list[int] = []  # locks on the folders of this process, which end with it
 
 
@@ -105,7 +105,7 @@ def _remove_left(own: Path) -> None:
         with contextlib.suppress(OSError):
             status = folder.lstat()
             plain = stat.S_ISDIR(status.st_mode) and status.st_mode & 0o777 == 0o700
-            if plain and status.st_uid == user and time.time() - status.st_mtime > _LEFT:
+            if plain and status.st_uid == user and time.time() - status.st_mtime > _LOCK_LIMIT:
                 lock = _locked(folder)
                 remove([folder])
                 os.close(lock)

@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 FILES = 2  # that an agent has open for each task
 _PIPE = 1 << 20  # bytes that a pipe holds, where the system allows it
 _PIPES = 64  # times that a pipe may be filled while the agent discards what is in it
-_SETTLING = 2.0  # seconds within which the last output of a task is in its log
-_HUNG = 5.0  # seconds after which a write hangs
-_LOOK = 2.0  # seconds that count between two looks of the agent: it may have been suspended, as the process was
-_LEFT = 5.0  # seconds for what an agent that was killed has left
-_AGAIN = 1.0  # seconds between two starts of the process
-_STEP = 0.002  # seconds between two looks of the agent while it waits
+_SETTLE_LIMIT = 2.0  # seconds within which the last output of a task is in its log
+_WRITE_LIMIT = 5.0  # seconds after which a write hangs
+_LONGEST_LOOK = 2.0  # seconds that count between two looks of the agent: it may have been suspended, as the process was
+_ORPHAN_LIMIT = 5.0  # seconds for what an agent that was killed has left
+_RESTART_PAUSE = 1.0  # seconds between two starts of the process
+_SETTLE_PAUSE = 0.002  # seconds between two looks of the agent while it waits
 
 
 class LogPump:
@@ -64,7 +64,7 @@ class LogPump:
         self._shared = _Shared(len(logs))
         self._seen, self._looked = 0, system.monotonic()  # the state of the process, and when it was last looked at
         self._stuck = 0.0  # seconds for which it has not taken what there is
-        self._helper = Helper(_AGAIN, system)
+        self._helper = Helper(_RESTART_PAUSE, system)
         self._helper.start(self._write)
 
     @property
@@ -95,10 +95,10 @@ class LogPump:
         if state != self._seen or not any(map(_waiting, self._reads)):
             self._seen, self._stuck = state, 0.0
             return
-        before, self._stuck = self._stuck, self._stuck + min(elapsed, _LOOK)
-        if self._stuck >= _HUNG:
-            if before < _HUNG:
-                self._system.log(f"the file system has taken nothing for {_HUNG:g} s: what tasks print is lost")
+        before, self._stuck = self._stuck, self._stuck + min(elapsed, _LONGEST_LOOK)
+        if self._stuck >= _WRITE_LIMIT:
+            if before < _WRITE_LIMIT:
+                self._system.log(f"the file system has taken nothing for {_WRITE_LIMIT:g} s: what tasks print is lost")
             for number, read in enumerate(self._reads):
                 self._discard(number, read)
 
@@ -109,14 +109,14 @@ class LogPump:
 
     def settle(self, names: Iterable[str]) -> None:
         """Wait until the logs of tasks that have ended have all that they have printed, at most two seconds."""
-        deadline = self._system.monotonic() + _SETTLING
+        deadline = self._system.monotonic() + _SETTLE_LIMIT
         reads = [self._reads[self._index[name]] for name in names]
         while any(map(_waiting, reads)) and self._system.monotonic() < deadline:
             self.look()
-            self._system.sleep(_STEP)
+            self._system.sleep(_SETTLE_PAUSE)
         state = self._shared.state
         while _works(state) and self._shared.state == state and self._system.monotonic() < deadline:
-            self._system.sleep(_STEP)
+            self._system.sleep(_SETTLE_PAUSE)
 
     def finish(self) -> None:
         """Have the process end as soon as no task can print any more."""
@@ -178,12 +178,12 @@ class _Writer:
             log.append(b"")
         left, until = {*self._logs}, float("inf")
         while left and time.monotonic() < until:
-            ready = poller.poll(None if until == float("inf") else _LEFT * 100)
+            ready = poller.poll(None if until == float("inf") else _ORPHAN_LIMIT * 100)
             self._shared.turn()
             for descriptor, _ in ready:
                 if descriptor == line.fileno():
                     poller.unregister(descriptor)
-                    until = time.monotonic() + _LEFT
+                    until = time.monotonic() + _ORPHAN_LIMIT
                 elif not self._take(descriptor):
                     poller.unregister(descriptor)
                     left.discard(descriptor)

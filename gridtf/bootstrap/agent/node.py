@@ -27,7 +27,7 @@ from gridtf.states import AGAIN_CODE
 from gridtf.values import Fields
 
 _STDIN = 0
-_LOOK = 5.0  # seconds between two checks of the child, in case no signal announces its end
+_CHILD_PAUSE = 5.0  # seconds between two checks of the child, in case no signal announces its end
 
 # --- the job runner
 
@@ -122,7 +122,7 @@ class JobRunner(Fields):
         """
         received, deadline = None, float("inf")
         while True:
-            number = self.system.wait(min(_LOOK, max(0.0, deadline - self.system.monotonic())))
+            number = self.system.wait(min(_CHILD_PAUSE, max(0.0, deadline - self.system.monotonic())))
             if processes.is_end(number) and received is None:
                 received = number
                 # set-up lines have the grace alone; the launcher needs it for its tasks, and a margin
@@ -148,7 +148,7 @@ class JobRunner(Fields):
 # --- the agent supervisor
 
 _GRACE = 5.0
-_TELLING = 5.0  # seconds for a message to reach the launcher
+_SEND_LIMIT = 5.0  # seconds for a message to reach the launcher
 
 
 def supervise_agent(arguments: Sequence[str]) -> int:
@@ -214,7 +214,7 @@ class AgentSupervisor:
             if not terminated and launcher_gone():
                 terminated = True
                 agent.terminate()
-            number = self.system.wait(_LOOK)
+            number = self.system.wait(_CHILD_PAUSE)
             if number is not None and (processes.is_end(number) or number in processes.PASSED_ON):
                 agent.send(signal.Signals(number) if self.system.parent() == self.parent else ORPHANED)
         if end.code >= 0:
@@ -228,12 +228,12 @@ class AgentSupervisor:
             link = self._link()
         if link is not None:  # tell the launcher, in the place of the agent
             link.send(messages.GONE, gone)
-            link.drain(_TELLING)
+            link.drain(_SEND_LIMIT)
         survivors = Supervisor([], self.system).tear_down(_GRACE, lambda: None)
         if link is not None:
             if not survivors:
                 link.send(messages.GONE, {**gone, "over": True})
-                link.drain(_TELLING)
+                link.drain(_SEND_LIMIT)
             link.close()
         return LEFTOVERS if survivors else KILLED
 

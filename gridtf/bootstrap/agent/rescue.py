@@ -19,9 +19,9 @@ from gridtf.states import JobState
 from gridtf.values import Fields
 
 _WAKE_LIMIT = 10.0  # seconds within which a launcher that was continued (SIGCONT) has to write a heartbeat
-_LOOKING = 2.0  # seconds between two looks at it
-_ASKING, _LONGEST_ASKING = 20.0, 300.0  # seconds between two questions of an agent to the scheduler
-_NOTICED = 1800.0  # seconds within which a scheduler notices that a host is lost
+_LAUNCHER_PAUSE = 2.0  # seconds between two looks at it
+_QUERY_PAUSE, _LONGEST_QUERY_PAUSE = 20.0, 300.0  # seconds between two questions of an agent to the scheduler
+_LOSS_LIMIT = 1800.0  # seconds within which a scheduler notices that a host is lost
 
 
 class Rescue(Fields):
@@ -64,7 +64,7 @@ class Rescue(Fields):
             if not woken and talk.watch.lost() and self.scheduler.injob.suspended(self.system.environ) is False:
                 woken, stopped = now, self.system.is_stopped(launcher["pid"])
                 self.system.signal([launcher["pid"]], signal.SIGCONT)  # no effect where it was not stopped
-            released = self.system.wait(_LOOKING) == STOP_SIGNAL or released
+            released = self.system.wait(_LAUNCHER_PAUSE) == STOP_SIGNAL or released
 
     def launcher_is_elsewhere(self) -> bool:
         """Whether the launcher is a process of another host, or has ended."""
@@ -80,9 +80,9 @@ class Rescue(Fields):
         """
         from random import uniform
 
-        pause = min(max(_ASKING, _ASKING * hosts / 8), _LONGEST_ASKING)
+        pause = min(max(_QUERY_PAUSE, _QUERY_PAUSE * hosts / 8), _LONGEST_QUERY_PAUSE)
         now = self.system.monotonic()
-        end, due = now + _NOTICED, now
+        end, due = now + _LOSS_LIMIT, now
         while now < end:
             due += pause * uniform(0.5, 1)
             over = False

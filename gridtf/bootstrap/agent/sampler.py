@@ -25,11 +25,11 @@ from gridtf.run.rundir import Record
 if TYPE_CHECKING:
     from gridtf.host.usage import HostUse, ProcessUse
 
-_FIRST = 1.0  # seconds from the start of the tasks to that of the sampler, which delays no short job
+_START_DELAY = 1.0  # seconds from the start of the tasks to that of the sampler, which delays no short job
 _A_SECOND = 50  # samples that the launcher hears
-_SOON = 2.0  # seconds until the first sample
-_AGAIN = 60.0  # seconds until a sampler that was killed is started again
-_ENDING = 1.0  # seconds for a killed process to close its pipe
+_FIRST_SAMPLE = 2.0  # seconds until the first sample
+_RESTART_PAUSE = 60.0  # seconds until a sampler that was killed is started again
+_END_LIMIT = 1.0  # seconds for a killed process to close its pipe
 _LOGS, _SILENT_LOGS = 0.25, 1.0  # seconds between two looks at the lengths of the logs, and while no task prints
 _SOON_SILENT = 5.0  # seconds without output after which no task prints
 _THREADS = 6  # samples from one look at the states of all threads, of which TensorFlow has hundreds, to the next
@@ -67,7 +67,7 @@ class Sampler:
     def __init__(self, interval: float, gpus: Collection[str], host: str, system: System) -> None:
         self._interval, self._gpus, self._host, self._system = interval, gpus, host, system
         self._due: float | None = None  # when the process is started
-        self._helper = Helper(_AGAIN, system, wakes=False)
+        self._helper = Helper(_RESTART_PAUSE, system, wakes=False)
         self._received = b""
         self._sampled: dict[str, int] = {}  # the tasks that it looks at, and their process ids
         self._rates = Rates()
@@ -86,7 +86,7 @@ class Sampler:
         if not self._interval:
             return []
         if self._due is None and running:
-            self._due = now + _FIRST
+            self._due = now + _START_DELAY
         found = self._take(tasks)
         if self._helper.pid and not running.items() <= self._sampled.items():  # a task was started again
             self._helper.end(signal.SIGTERM)
@@ -108,7 +108,7 @@ class Sampler:
             As look.
         """
         found = self._take(tasks)
-        deadline = self._system.monotonic() + _ENDING
+        deadline = self._system.monotonic() + _END_LIMIT
         while (
             self._helper.pid is not None and self._system.monotonic() < deadline
         ):  # only a driver keeps it from ending
@@ -182,7 +182,7 @@ def _run(
     agent.setblocking(False)
     logs, readings = _Logs(tasks, printed), _Gpus(gpus, interval)
     taken = _Samples(tasks, host)
-    due = time.monotonic() + min(interval, _SOON)
+    due = time.monotonic() + min(interval, _FIRST_SAMPLE)
     unsent, ended = b"", False
     while not ended:
         ended = processes.is_end(processes.wait_for_signal(logs.pause()))

@@ -18,7 +18,7 @@ from gridtf.schedulers.api import Scheduler
 from gridtf.text import counted
 from gridtf.values import Value
 
-_SOON = 60.0  # seconds before the request in which the scheduler is not asked again for the end of the job
+_LAST_QUERY = 60.0  # seconds before the request in which the scheduler is not asked again for the end of the job
 
 
 # --- when to save
@@ -64,7 +64,7 @@ class EndOfJob:
             if not self._told:
                 self._told = True
                 self._system.log("it is not known when the job will be ended, so no checkpoint is requested before it")
-            self._next = now + _SOON
+            self._next = now + _LAST_QUERY
             return False
         left = self.end - self._before - now
         if left > 0:
@@ -84,7 +84,7 @@ def until_next_look(left: float) -> float:
     Returns:
         Seconds: a scheduler is asked about ten times a day.
     """
-    return left if left <= _SOON else max(_SOON, left / 2)
+    return left if left <= _LAST_QUERY else max(_LAST_QUERY, left / 2)
 
 
 # --- whether to go on

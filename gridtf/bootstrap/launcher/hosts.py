@@ -10,7 +10,7 @@ from gridtf.bootstrap.judge import verdict
 from gridtf.bootstrap.launcher.reports import Reports
 from gridtf.bootstrap.system import System
 from gridtf.bootstrap.wire.heartbeat import Watch, interval
-from gridtf.bootstrap.wire.stream import Listener
+from gridtf.bootstrap.wire.stream import RECONNECT_LIMIT, Listener
 from gridtf.errors import CleanedUpError, GridtfError, HostLostError, TerminatedError
 from gridtf.host.processes import signal_name
 from gridtf.run.rundir import Attempt, Record, listdir
@@ -19,12 +19,11 @@ from gridtf.schedulers.api import AgentEnd, AgentHandle
 from gridtf.text import some
 from gridtf.values import Fields
 
-_LOOK = 0.1  # seconds between two looks at the hosts in a tear-down
-_A_MOMENT = 2.0  # seconds within which a scheduler that ends a job has signalled all of its processes
+_TEAR_DOWN_PAUSE = 0.1  # seconds between two looks at the hosts in a tear-down
+_SIGNALS_LIMIT = 2.0  # seconds within which a scheduler that ends a job has signalled all of its processes
 _KILL_LIMIT = 5.0  # seconds within which a killed agent has ended
 _LAST_WORDS = 2.0  # seconds for the reason why an agent has ended
-_CLOSED = 1.0  # seconds after which, in a tear-down, an agent that has closed its connection does not come back
-_RETURN = 10.0  # seconds within which an agent connects again when its connection was closed
+_CLOSED_LIMIT = 1.0  # seconds after which, in a tear-down, an agent that has closed its connection does not come back
 
 
 class LauncherSilentError(GridtfError):
@@ -99,7 +98,7 @@ class HostMonitor(Fields):
             if end.code < 0 and end.error is not None:  # a process of this host was killed: this came first
                 # If SIGKILL does not end the launcher as well, it was that process alone. A signal that comes now is a
                 # consequence: Grid Engine deletes a job whose qrsh is gone.
-                until = self.system.monotonic() + _A_MOMENT
+                until = self.system.monotonic() + _SIGNALS_LIMIT
                 while (left := until - self.system.monotonic()) > 0:
                     self.system.wait(left)
                 raise end.error
@@ -118,9 +117,10 @@ class HostMonitor(Fields):
                 )
         now = self.system.monotonic()
         for host, since in self.listener.lost.items():
-            if now - since > _RETURN:
+            if now - since > RECONNECT_LIMIT:
                 raise HostLostError(
-                    f"the agent on host {host} has closed its connection and has not come back within {_RETURN:g} s",
+                    f"the agent on host {host} has closed its connection and has not come back within "
+                    f"{RECONNECT_LIMIT:g} s",
                     hint="has the host crashed, or has a firewall closed the connection?",
                 )
 
@@ -130,7 +130,7 @@ class HostMonitor(Fields):
         Grid Engine deletes a job one of whose processes on another host has died of a signal, and its warning may be
         here before qrsh has ended. A host that has lost its agent has closed its connection, or never had one.
         """
-        until = self.system.monotonic() + _A_MOMENT
+        until = self.system.monotonic() + _SIGNALS_LIMIT
         while (
             any(host not in self.listener.connected for host in self.hosts)
             and (left := until - self.system.monotonic()) > 0
@@ -138,7 +138,7 @@ class HostMonitor(Fields):
             for end in self._ends():
                 if end.code and end.error is not None and not isinstance(end.error, TerminatedError):
                     return end.error
-            self.system.wait(min(left, _LOOK))
+            self.system.wait(min(left, _TEAR_DOWN_PAUSE))
             with contextlib.suppress(GridtfError):
                 self.read()
         return None
@@ -180,7 +180,7 @@ class HostMonitor(Fields):
             if now > look or not (running or ended):
                 ended = not running
                 # srun waits for lost hosts, and for hosts where no process is left that could report to it
-                look = now + _LOOK
+                look = now + _TEAR_DOWN_PAUSE
                 with contextlib.suppress(GridtfError):
                     self.read()
                 if self._all_over():
@@ -200,7 +200,7 @@ class HostMonitor(Fields):
         agent that was killed reports nothing, and its tasks have died with it."""
         silent = {host for host, watch in self._watches.items() if watch.silence() > watch.limit}
         now = self.system.monotonic()
-        closed = {host for host, since in self.listener.lost.items() if now - since > _CLOSED}
+        closed = {host for host, since in self.listener.lost.items() if now - since > _CLOSED_LIMIT}
         return self.reports.over | silent | closed >= set(self.hosts)
 
     def alone(self, here: str) -> bool:
@@ -260,7 +260,7 @@ class HostMonitor(Fields):
             self.read()
 
     def _wait_a_moment(self) -> None:
-        until = self.system.monotonic() + _A_MOMENT
+        until = self.system.monotonic() + _SIGNALS_LIMIT
         while (left := until - self.system.monotonic()) > 0:
             self.pause(left)
 
@@ -300,4 +300,4 @@ class HostMonitor(Fields):
             lines = verdict.relevant(verdict.final_lines(self._log_of_agents()), host)
             if lines or self.system.monotonic() >= until:
                 return lines
-            self.system.wait(_LOOK)
+            self.system.wait(_TEAR_DOWN_PAUSE)

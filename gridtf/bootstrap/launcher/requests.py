@@ -17,8 +17,8 @@ from gridtf.host import processes
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Attempt, listdir, read_record
 
-_LOOKING = 2.0  # seconds between two looks; each is one listing of a folder that does not grow
-_AGAIN = 30.0  # seconds after which a process that has ended without a request is replaced
+_FOLDER_PAUSE = 2.0  # seconds between two looks; each is one listing of a folder that does not grow
+_RESTART_PAUSE = 30.0  # seconds after which a process that has ended without a request is replaced
 
 
 class Requests:
@@ -32,7 +32,7 @@ class Requests:
 
     def __init__(self, attempt: Attempt, nonce: str, system: System) -> None:
         self._attempt, self._nonce, self._parent = attempt, nonce, system.pid
-        self._helper = Helper(_AGAIN, system)
+        self._helper = Helper(_RESTART_PAUSE, system)
 
     def look(self) -> str:
         """Returns the id of a request that has come since the last call; empty without one."""
@@ -60,4 +60,4 @@ class Requests:
                     path.unlink()
                     if record is not None:
                         launcher.sendall(record["id"].encode())
-            time.sleep(_LOOKING)
+            time.sleep(_FOLDER_PAUSE)

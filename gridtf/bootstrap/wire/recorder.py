@@ -15,9 +15,9 @@ from gridtf.errors import RunDirError
 from gridtf.host import processes
 from gridtf.run.rundir import append_text, cannot, write_text
 
-_AGAIN = 2.0  # seconds until a record that could not be written is tried again
-_HUNG = 5.0  # seconds after which a write hangs
-_STEP = 0.002  # seconds between two looks of a caller that waits
+_RETRY_PAUSE = 2.0  # seconds until a record that could not be written is tried again
+_WRITE_LIMIT = 5.0  # seconds after which a write hangs
+_SETTLE_PAUSE = 0.002  # seconds between two looks of a caller that waits
 _LOG = Path("/dev/stderr")  # of the launcher
 _APPENDED = -1  # in place of a mode: the text is added to the file, and no text replaces another
 _KEPT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})  # after these, lines of the log are written later
@@ -80,8 +80,8 @@ class Recorder:
         if self._pid is not None:
             code = self._ended(self._pid)
             if code is None:
-                if now - self._begun > _HUNG:
-                    self._note(f"the file system has not responded for {_HUNG:g} s")
+                if now - self._begun > _WRITE_LIMIT:
+                    self._note(f"the file system has not responded for {_WRITE_LIMIT:g} s")
                 return
             self._pid = None
             self._finish(code, now)
@@ -108,7 +108,7 @@ class Recorder:
             self._waiting[self._path] = (text + self._waiting.pop(self._path, ("", 0))[0], mode)
         else:
             self._waiting.setdefault(self._path, self._text)
-        self._due = now + _AGAIN
+        self._due = now + _RETRY_PAUSE
         self._note(error.what)
 
     def _note(self, what: str) -> None:
@@ -132,7 +132,7 @@ class Recorder:
                 return True
             if self._system.monotonic() >= deadline:
                 return False
-            self._system.sleep(_STEP)
+            self._system.sleep(_SETTLE_PAUSE)
 
     def _begin(self, path: Path, text: str, mode: int) -> int:
         """Fork the process that writes a file. Returns its id."""

@@ -28,6 +28,7 @@ _PROOF_LIMIT = 10.0  # seconds within which a process that connects proves that 
 _MOST_VISITORS = 64  # connections at once that have not, in addition to one for each host
 _MOST_LOGGED = 10  # messages in the log about processes that do not belong to the attempt
 _CONNECT_LIMIT = 3.0  # seconds until the next address of the launcher is tried
+RECONNECT_LIMIT = 10.0  # seconds within which the other end connects again when its connection was closed
 _BACKLOG = 4096  # agents that connect at the same moment
 _PAUSES = 0.05, 1.0  # seconds between two attempts to connect: of the first ones, and the most
 
