@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from gridtf.host.gpus import GpuGrant
 
 _SOON = 2.0  # seconds within which most hosts report; a host that is later may wait for something
+_LATE_START = 10.0  # seconds after which it is looked whether an agent that is missing has failed
 _AGENT_MARGIN = 12.0  # seconds, in addition to kill_grace, for agents that tear their tasks down
 _AGENT_ALONE = 2.0  # seconds for agents without tasks
 _RECORDED = 30.0  # seconds after which the launcher's record is written again although nothing has changed
@@ -467,6 +468,8 @@ class Launcher(Fields):
             waited = self.system.monotonic() - begin
             if waited > self.spec.start_timeout:
                 raise self._missing(missing)
+            if waited > _LATE_START:
+                self.hosts.check_starts()
             if waited > _SOON:
                 waits = self.hosts.waits
                 missing = [f"{host} ({waits[host]})" if host in waits else host for host in missing]
