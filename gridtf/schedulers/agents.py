@@ -169,6 +169,14 @@ class StartedAgents:
             self._start()
         return None
 
+    def failed(self) -> AgentEnd | None:
+        """The end of an agent that the program has reported although it runs on; None where it has reported none.
+
+        srun ends the other agents when one fails, but an agent of a busy host may begin only after that.
+        """
+        end = None if self._process.poll() is not None else self._parse_end(0, self._printed())
+        return end if end is not None and end.host and end.code else None
+
     def terminate(self) -> None:
         self._pauses.clear()
         self._due = None

@@ -14,7 +14,7 @@ from gridtf.bootstrap.wire.stream import RECONNECT_LIMIT, Listener
 from gridtf.errors import CleanedUpError, GridtfError, HostLostError, TerminatedError
 from gridtf.host.processes import signal_name
 from gridtf.run.rundir import Attempt, Record, listdir
-from gridtf.schedulers.agents import ForkedAgent
+from gridtf.schedulers.agents import ForkedAgent, StartedAgents
 from gridtf.schedulers.api import AgentEnd, AgentHandle
 from gridtf.text import some
 from gridtf.values import Fields
@@ -123,6 +123,16 @@ class HostMonitor(Fields):
                     f"{RECONNECT_LIMIT:g} s",
                     hint="has the host crashed, or has a firewall closed the connection?",
                 )
+
+    def check_starts(self) -> None:
+        """Check that no agent could not start, although the program that starts all of them runs on.
+
+        Raises:
+            GridtfError: One could not.
+        """
+        for agent in self.agents:
+            if isinstance(agent, StartedAgents) and (end := agent.failed()) is not None:
+                raise self._ended(end)
 
     def ended_before(self) -> GridtfError | None:
         """Why the job of a host has ended before a signal that ends the whole job; None where none has.

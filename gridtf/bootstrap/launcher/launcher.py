@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from gridtf.host.gpus import GpuGrant
 
 _MOST_REPORT = 2.0  # seconds within which most hosts report; a host that is later may wait for something
+_LATE_START = 10.0  # seconds after which it is looked whether an agent that is missing has failed
 _RENDEZVOUS_STEP = 0.005  # seconds between two looks at the rendezvous file, before which the job cannot go on
 _WRITE_LIMIT = 60.0  # seconds in which the run directory may become writable again, lest the cause is lost
 _CLEANING_UP = 10.0  # seconds in which a scheduler that cleans up too late may also kill what is started after that
@@ -439,6 +440,8 @@ class Launcher(Fields):
             waited = self.job.system.monotonic() - begin
             if waited > plan.spec.start_timeout:
                 raise _missing(plan, missing)
+            if waited > _LATE_START:
+                self.hosts.check_starts()
             if waited > _MOST_REPORT:
                 waits = self.hosts.reports.waits
                 missing = [f"{host} ({waits[host]})" if host in waits else host for host in missing]

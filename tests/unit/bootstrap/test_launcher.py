@@ -26,6 +26,7 @@ from gridtf.errors import CleanedUpError, GridtfError, PlacementError, Scheduler
 from gridtf.jobspec.request import Request
 from gridtf.run import jsonlines, recordtypes, rundir
 from gridtf.run.rundir import Record, RunDir, cannot, read_record, write_record
+from gridtf.schedulers.agents import StartedAgents
 from gridtf.schedulers.api import (
     AgentCall,
     AgentEnd,
@@ -1134,6 +1135,22 @@ def test_newest_sample_of_a_host_is_in_the_summary_by_the_clock_of_the_launcher(
 )
 def test_progress_is_recorded_more_often_at_the_beginning(hosts: int, age: float, seconds: float) -> None:
     assert progress_interval(hosts, age) == seconds
+
+
+class GoesOn(FakeAgent, StartedAgents):
+    """Like srun, which goes on although it has reported that an agent has failed."""
+
+    def failed(self) -> AgentEnd:
+        return AgentEnd(13, self.host)
+
+
+def test_agent_that_has_failed_is_reported_although_the_program_that_starts_all_goes_on(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, start_timeout=60)
+    attempt.late = attempt.quiet = {"h1"}
+    attempt.cluster.agents["h1"] = GoesOn("h1")
+    _, verdict = attempt.launch()
+    assert (verdict["state"], verdict["reason"]) == ("FAILED", "the agent on host h1 ended with exit code 13")
+    assert 10 <= seconds(attempt) < 20
 
 
 def test_what_users_should_know_is_an_event(tmp_path: Path) -> None:

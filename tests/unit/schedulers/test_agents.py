@@ -9,6 +9,7 @@ import pytest
 
 from gridtf.schedulers import agents
 from gridtf.schedulers.api import AgentEnd
+from gridtf.schedulers.slurm.injob import parse_failure
 from tests.support.jobs import until
 
 COUNT = """echo begun >>"$0"; [ "$(wc -l <"$0")" -gt "$1" ] && exit 3; echo "not sent"; exit 1"""
@@ -68,3 +69,28 @@ def test_agent_that_is_being_ended_is_not_started_again(tmp_path: Path) -> None:
     started.terminate()
     assert until(started.poll, "the end of the program").code == 1
     assert count.read_text() == "begun\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("srun: error: n3: task 2: Exited with exit code 13", (13, "n3")),
+        ("srun: error: n3: task 2: Killed", (-9, "n3")),
+        ("srun: cluster configuration lacks support for cpu binding", None),
+    ],
+)
+def test_agent_that_has_failed_is_found_while_srun_goes_on(
+    line: str, found: tuple[int, str] | None, tmp_path: Path
+) -> None:
+    """It waits for an agent that began when srun had ended the others."""
+    argv = ["sh", "-c", f"echo '{line}'; touch begun; cat"]
+    environ = {"PATH": "/usr/bin:/bin", "PWD": str(tmp_path)}
+    argv[2] = f"cd '{tmp_path}'; {argv[2]}"
+    started = agents.StartedAgents(argv, environ, tmp_path / "log", parse_failure)
+    until(lambda: (tmp_path / "begun").exists(), "its output")
+    end = started.failed()
+    assert started.poll() is None
+    assert (end and (end.code, end.host)) == found
+    started.terminate()
+    until(started.poll, "the end of the program")
+    assert started.failed() is None
