@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gridtf import files, schedulers
 from gridtf.doctor import folders, shell
-from gridtf.doctor.aside import Aside
+from gridtf.doctor.bounded import Aside
 from gridtf.errors import GridtfError, SpecError, UsageError
 from gridtf.findings import Examination, Finding, Items, Level, Setting, collect, failure
 from gridtf.jobspec import config

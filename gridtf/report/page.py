@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 
 from gridtf import __version__, resources
-from gridtf.observe.happened import outcome
+from gridtf.observe.eventwords import outcome
 from gridtf.report import charts, compare, figures, pictures, timeline
 from gridtf.report.drawing import time_axis
 from gridtf.report.gather import Material, gather

@@ -88,7 +88,7 @@ PURE = {
     "jobspec.options",
     "bootstrap.plan.placement",
     "observe.gpus",
-    "observe.happened",
+    "observe.eventwords",
     "secrets",
     "monitor.lines",
     "monitor.charts",
@@ -114,7 +114,7 @@ ONLY_IN = {
     "pynvml": {"host.gpus"},
     "argcomplete": {"cli"},
     "yaml": {"cli.import_job", "jobspec.jobfile"},  # the latter for a file that is no TOML
-    "rich": {"cli.bottomline", "monitor.app"},
+    "rich": {"cli.statusline", "monitor.app"},
     "textual": {"monitor.app"},
     "tomllib": {"jobspec.jobfile"},
     "tomli": {"jobspec.jobfile"},

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gridtf.observe import happened
+from gridtf.observe import eventwords
 
 
 @pytest.mark.parametrize(
@@ -62,12 +62,12 @@ from gridtf.observe import happened
 )
 def test_events_in_words(event: dict[str, Any], shown: str, news: bool) -> None:
     record = {"time": 1.0, "attempt": 1, **event}
-    assert happened.words([record]) == shown
-    assert happened.is_news(record) == news
+    assert eventwords.words([record]) == shown
+    assert eventwords.is_news(record) == news
 
 
 def test_several_hosts_or_tasks_are_named_together() -> None:
     ready = [{"event": "ready", "host": f"n{number}"} for number in range(4)]
-    assert happened.words(ready, most=3) == "ready: n0, n1, n2 and 1 more"
+    assert eventwords.words(ready, most=3) == "ready: n0, n1, n2 and 1 more"
     ended = [{"event": "ended", "task": f"worker:{number}", "host": "n1", "state": "STOPPED"} for number in range(2)]
-    assert happened.words(ended) == "STOPPED: worker:0, worker:1"
+    assert eventwords.words(ended) == "STOPPED: worker:0, worker:1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridtf.observe.pace import CLUSTER, HERE, Pace
+from gridtf.observe.polling import CLUSTER, HERE, Pace
 
 
 def pauses(pace: Pace, count: int, *, patient: bool) -> list[float]:

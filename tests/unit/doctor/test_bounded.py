@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import pytest
 
-from gridtf.doctor.aside import Aside
+from gridtf.doctor.bounded import Aside
 from gridtf.host import procfs
 
 T = TypeVar("T")

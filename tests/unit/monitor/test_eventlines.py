@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gridtf.monitor import happened
+from gridtf.monitor import eventlines
 from gridtf.monitor.lines import text_of
 
 
@@ -13,7 +13,7 @@ def event(what: str, time: float = 0.0, **more: Any) -> dict[str, Any]:
 
 
 def words(*events: dict[str, Any], columns: int = 200) -> list[str]:
-    return [line.split("  ", 1)[1] for line in text_of(happened.lines(events, columns)).splitlines()]
+    return [line.split("  ", 1)[1] for line in text_of(eventlines.lines(events, columns)).splitlines()]
 
 
 def test_what_happened_to_many_tasks_in_turn_is_one_line() -> None:
@@ -31,15 +31,15 @@ def test_attempts_are_not_put_together() -> None:
 
 
 def test_events_of_a_long_job_have_a_date() -> None:
-    assert "-" not in text_of(happened.lines([event("queued"), event("rendezvous", 60.0)], 80))
-    assert "-" in text_of(happened.lines([event("queued"), event("rendezvous", 90_000.0)], 80))
-    assert happened.lines([], 80) == []
+    assert "-" not in text_of(eventlines.lines([event("queued"), event("rendezvous", 60.0)], 80))
+    assert "-" in text_of(eventlines.lines([event("queued"), event("rendezvous", 90_000.0)], 80))
+    assert eventlines.lines([], 80) == []
 
 
 def test_long_event_is_cut_or_folded() -> None:
     record = event("notice", text="word " * 40)
-    assert [len(line) <= 40 for line in text_of(happened.lines([record], 40)).splitlines()] == [True]
-    assert len(happened.lines([record], 40, most=3)) == 3
+    assert [len(line) <= 40 for line in text_of(eventlines.lines([record], 40)).splitlines()] == [True]
+    assert len(eventlines.lines([record], 40, most=3)) == 3
 
 
 def test_control_characters_are_escaped() -> None:
@@ -47,5 +47,5 @@ def test_control_characters_are_escaped() -> None:
 
 
 def test_failures_are_marked() -> None:
-    styles = [line[1][1] for line in happened.lines([event("verdict", state=s) for s in ("FAILED", "COMPLETED")], 80)]
+    styles = [line[1][1] for line in eventlines.lines([event("verdict", state=s) for s in ("FAILED", "COMPLETED")], 80)]
     assert styles == ["bad", ""]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from gridtf.monitor.lines import Line, folded
-from gridtf.observe.happened import Event, words
+from gridtf.observe.eventwords import Event, words
 from gridtf.states import JobState, TaskState
 
 _DAY = 20 * 3600.0  # seconds that a job takes until its events have a date
