@@ -202,7 +202,7 @@ def _own_record(member: Member, grant: GpuGrant, environ: Mapping[str, str], hol
 
 
 # The plan, the GPUs of each task, and the rendezvous.
-_Meeting = tuple[AttemptPlan, Mapping[str, Sequence[str]], rendezvous.Rendezvous]
+_Met = tuple[AttemptPlan, Mapping[str, Sequence[str]], rendezvous.Rendezvous]
 
 
 class Joining(Fields):
@@ -233,7 +233,7 @@ class Joining(Fields):
         # The record with which rank 0 opens the attempt. Its folder is made only once: two runs cannot meet in it.
         self._opened = self.run.path / f"{JOINED}{self.member.step}" / OPENED
 
-    def lead(self, tasks: Sequence[PlacedTask], known: Record, job_id: str) -> _Meeting:
+    def lead(self, tasks: Sequence[PlacedTask], known: Record, job_id: str) -> _Met:
         """Join as rank 0: open the attempt, gather the records of all ranks, and write plan and rendezvous file.
 
         Args:
@@ -288,7 +288,7 @@ class Joining(Fields):
 
     def _gather(
         self, attempt: Attempt, nonce: str, tasks: Sequence[PlacedTask], job_id: str, listener: Listener
-    ) -> _Meeting:
+    ) -> _Met:
         found = {_LEADER: self.own()}
         size, limit = self.member.size, self.spec.start_timeout
         ranks = [f"rank-{rank}" for rank in range(size)]
@@ -320,7 +320,7 @@ class Joining(Fields):
         for rank, task in zip(ranks[1:], placed[1:], strict=True):
             listener.send(rank, messages.PLAN, plan.of_host(task.host).to_record())
             own = {"gpus": {task.name: list(shares[task.name])}}
-            listener.send(rank, messages.MEETING, {**meeting.to_record(), **own})
+            listener.send(rank, messages.RENDEZVOUS, {**meeting.to_record(), **own})
         return plan, shares, meeting
 
     def _hear(self, rank: str, kind: str, content: Record, found: dict[str, Record]) -> None:
@@ -344,7 +344,7 @@ class Joining(Fields):
                 what = f"{rank.replace('-', ' ')}{where} has closed its connection to rank 0"
                 raise RendezvousError(what, hint="was it killed?")
 
-    def follow(self) -> _Meeting:
+    def follow(self) -> _Met:
         """Join as any other rank: find the attempt that rank 0 has opened, tell it the own record, wait for its answer.
 
         Returns:
@@ -365,7 +365,7 @@ class Joining(Fields):
                 raise
             return self._answer(attempt, nonce, link)
 
-    def _answer(self, attempt: Attempt, nonce: str, link: Link) -> _Meeting:
+    def _answer(self, attempt: Attempt, nonce: str, link: Link) -> _Met:
         plan: AttemptPlan | None = None
         # rank 0 gathers the records of the others only once it has its own GPUs
         limit = (1 + rendezvous.GPU_SHARE) * self.spec.start_timeout + _LEADER_MARGIN
@@ -376,8 +376,8 @@ class Joining(Fields):
                     plan = rendezvous.plan_of(content, attempt)
                 elif kind == messages.ERROR:
                     raise RendezvousError(content["what"], why=content["why"], hint=content["hint"])
-                elif kind == messages.MEETING and plan is not None:
-                    return plan, content.get("gpus", {}), rendezvous.meeting_of(content)
+                elif kind == messages.RENDEZVOUS and plan is not None:
+                    return plan, content.get("gpus", {}), rendezvous.rendezvous_of(content)
             if not link.connected and waited - looked > 1.0:  # rank 0 may have given up and ended
                 looked = waited
                 problem = read_record(attempt.rank_error, recordtypes.HostError, nonce=nonce, own=True)

@@ -116,7 +116,7 @@ Listener = {"addresses": [str], "port": Port, "secret": re.compile("[0-9a-f]{64}
 HostError = {"what": str, "why": str, "hint": str, "host?": str}
 _Door = {"door": Port, "addresses": [str], "ports": [Port]}
 # the rendezvous, as the launcher tells it to the agents, or rank 0 to the others
-Told = {
+Rendezvous = {
     "master_addr": str,
     "master_port": Port,
     "outside": Texts,

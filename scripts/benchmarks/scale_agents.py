@@ -56,8 +56,8 @@ class StubAgent:
             self._heard[kind] = time.monotonic()
             if kind == messages.PLAN:
                 self._publish(content)
-            elif kind == messages.MEETING:
-                rendezvous.meeting_of(content).config("worker", 0)
+            elif kind == messages.RENDEZVOUS:
+                rendezvous.rendezvous_of(content).config("worker", 0)
                 self._set(self._tasks, TaskState.RUNNING)
             elif kind == messages.STOP:
                 self.over = True

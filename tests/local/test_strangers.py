@@ -86,7 +86,7 @@ def forge(path, ran, nonce):
     for number in (0, 1, 2):
         os.close(number)
     listener.send(host, messages.PLAN, plan.of_host(host).to_record())
-    listener.send_all(messages.MEETING, meeting.to_record())
+    listener.send_all(messages.RENDEZVOUS, meeting.to_record())
     end = time.monotonic() + 120
     while time.monotonic() < end and attempt.plan.exists():
         listener.receive()

@@ -392,7 +392,7 @@ def test_damaged_messages_of_an_agent_raise_gridtf_errors_only(
 
 
 @pytest.mark.parametrize(
-    "kind", [messages.PLAN, messages.MEETING, messages.LAUNCHER, messages.ENVIRONMENT, messages.STOP, messages.ALIVE]
+    "kind", [messages.PLAN, messages.RENDEZVOUS, messages.LAUNCHER, messages.ENVIRONMENT, messages.STOP, messages.ALIVE]
 )
 @some
 def test_damaged_messages_of_the_launcher_raise_gridtf_errors_only(kind: str, run: RunDir, count: int) -> None:
@@ -405,7 +405,7 @@ def test_damaged_messages_of_the_launcher_raise_gridtf_errors_only(kind: str, ru
         messages.ENVIRONMENT: (0.0, {"environ": {"PATH": "/bin", "A": "b"}}),
         messages.LAUNCHER: (0.1, IDENTITY),
         messages.PLAN: (1.0, plan.of_host("n1").to_record()),
-        messages.MEETING: (5.0, meeting.to_record()),
+        messages.RENDEZVOUS: (5.0, meeting.to_record()),
         messages.ALIVE: (6.0, {}),
         messages.STOP: (8.0, {"state": "FAILED", "reason": "x", "task": "worker:0"}),
     }
@@ -445,7 +445,7 @@ def test_damaged_messages_of_a_rank_raise_gridtf_errors_only(
     damaged(kind, content, count, hear)
 
 
-@pytest.mark.parametrize("kind", [messages.PLAN, messages.MEETING, messages.ERROR])
+@pytest.mark.parametrize("kind", [messages.PLAN, messages.RENDEZVOUS, messages.ERROR])
 @some
 def test_damaged_messages_of_rank_0_raise_gridtf_errors_only(kind: str, run: RunDir, count: int) -> None:
     plan_anew(run)
@@ -453,7 +453,7 @@ def test_damaged_messages_of_rank_0_raise_gridtf_errors_only(kind: str, run: Run
     meeting = rendezvous.merge(plan.tasks, {"n1": {**PUBLISHED, "ports": {task.name: 20001 for task in plan.tasks}}})
     told: dict[str, Record] = {
         messages.PLAN: plan.of_host("n1").to_record(),
-        messages.MEETING: {**meeting.to_record(), "gpus": {task.name: ["0"] for task in plan.tasks}},
+        messages.RENDEZVOUS: {**meeting.to_record(), "gpus": {task.name: ["0"] for task in plan.tasks}},
     }
 
     def hear(message: bytes) -> None:

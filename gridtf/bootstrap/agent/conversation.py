@@ -151,7 +151,7 @@ class Conversation:
                 self.environment = content["environ"]
             elif kind == messages.PLAN:
                 self.plan = content
-            elif kind == messages.MEETING:
+            elif kind == messages.RENDEZVOUS:
                 self.rendezvous = content
             elif kind == messages.LAUNCHER:
                 self.launcher = content

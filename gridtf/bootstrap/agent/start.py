@@ -206,7 +206,7 @@ class Start:
         for _ in self._conversation.waiting(limit):
             self._conversation.listen()
             if self._conversation.rendezvous is not None:
-                return rendezvous.meeting_of(self._conversation.rendezvous)
+                return rendezvous.rendezvous_of(self._conversation.rendezvous)
             self._conversation.report()
         raise NoLauncherError(f"no rendezvous after {limit:.0f} s")
 

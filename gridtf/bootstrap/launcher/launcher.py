@@ -462,7 +462,7 @@ class Launcher(Fields):
             self.hosts.read()
             self.hosts.check()
             self._pause(_RENDEZVOUS_STEP)
-        self.listener.send_all(messages.MEETING, cluster.to_record())
+        self.listener.send_all(messages.RENDEZVOUS, cluster.to_record())
 
 
 def _preload() -> None:

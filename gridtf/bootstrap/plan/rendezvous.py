@@ -62,7 +62,7 @@ class Rendezvous(Value):
         return {task_type: tuple(members) for task_type, members in cluster.items()}
 
     def to_record(self) -> Record:
-        """The rendezvous as a message, which meeting_of reads."""
+        """The rendezvous as a message, which rendezvous_of reads."""
         head = {"master_addr": self.master_addr, "master_port": self.master_port, "outside": dict(self.outside)}
         return {**head, "text": self.text, **({"doors": dict(self.doors)} if self.doors else {})}
 
@@ -86,7 +86,7 @@ class Rendezvous(Value):
         return config if len(f"TF_CONFIG={config}".encode()) <= LONGEST_VARIABLE else None
 
 
-def meeting_of(record: Record) -> Rendezvous:
+def rendezvous_of(record: Record) -> Rendezvous:
     """The rendezvous that a message holds, as Rendezvous.to_record returned it."""
     doors = record.get("doors", {})
     return Rendezvous(record["text"], record["master_addr"], record["master_port"], record["outside"], doors)

@@ -25,7 +25,7 @@ CHALLENGE = "challenge"  # the first one: prove who you are
 WELCOME = "welcome"  # the launcher's own proof
 ENVIRONMENT = "environment"  # of the job script, for an agent that has not inherited it
 PLAN = "plan"  # the part of plan.json that concerns this host
-MEETING = "meeting"  # what rendezvous.json has
+RENDEZVOUS = "rendezvous"  # what rendezvous.json has
 LAUNCHER = "launcher"  # which process the launcher is, and whether a checkpoint was requested
 STOP = "stop"  # end the tasks
 DUMP = "dump"  # send the stacks of all processes
@@ -58,7 +58,7 @@ FROM_LAUNCHER: Mapping[str, Any] = MappingProxyType(
         WELCOME: {"proof": _Hex},
         ENVIRONMENT: recordtypes.Environment,
         PLAN: recordtypes.Plan,
-        MEETING: recordtypes.Told,
+        RENDEZVOUS: recordtypes.Rendezvous,
         LAUNCHER: _Launcher,
         STOP: recordtypes.Stop,
         DUMP: {"id": recordtypes.Hex},

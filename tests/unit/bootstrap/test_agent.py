@@ -117,7 +117,7 @@ class OneHost:
             self.system.at(0.2, self._meet)
             return
         meeting = rendezvous.merge(self.plan.tasks, {"h0": self.published})
-        self.link.say(messages.MEETING, meeting.to_record())
+        self.link.say(messages.RENDEZVOUS, meeting.to_record())
 
     def stop(self, seconds: float) -> OneHost:
         """The launcher says so, and sends STOP_SIGNAL."""

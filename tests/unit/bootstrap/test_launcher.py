@@ -912,7 +912,7 @@ def test_rendezvous_file_that_cannot_be_written_is_tried_again_while_the_error_m
     _, verdict = attempt.launch()
     assert verdict["state"] == ("FAILED" if ends else "COMPLETED")
     assert attempt.attempt.rendezvous.exists() != ends
-    assert (attempt.listener.told("h0", messages.MEETING) is None) == ends
+    assert (attempt.listener.told("h0", messages.RENDEZVOUS) is None) == ends
     if ends:
         assert verdict["reason"].startswith(f"cannot write {attempt.attempt.rendezvous}")
 

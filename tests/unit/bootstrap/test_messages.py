@@ -35,7 +35,7 @@ LAUNCHER_SAYS: dict[str, Record] = {
     messages.CHALLENGE: {"challenge": HEX},
     messages.WELCOME: {"proof": HEX},
     messages.ENVIRONMENT: {"environ": {"PATH": "/bin", "ODD": "a\nb\udcff"}},
-    messages.MEETING: {"text": '{"worker": ["n1:1"]}', "master_addr": "n1", "master_port": 2, "outside": {}},
+    messages.RENDEZVOUS: {"text": '{"worker": ["n1:1"]}', "master_addr": "n1", "master_port": 2, "outside": {}},
     messages.LAUNCHER: WHO,
     messages.DUMP: {"id": HEX[:16]},
     messages.STOP: {"state": "FAILED", "reason": "Ü", "task": None},
@@ -216,9 +216,9 @@ def test_rubbish_is_refused_in_one_short_line(rubbish: bytes) -> None:
 def test_long_message_is_compressed_and_a_bomb_is_refused() -> None:
     members = [f"node{number:04}.example:20{number % 1000:03}" for number in range(5000)]
     cluster: Record = {"text": json.dumps({"worker": members}), "master_addr": "n1", "master_port": 2, "outside": {}}
-    sent = messages.encoded(messages.MEETING, cluster)
+    sent = messages.encoded(messages.RENDEZVOUS, cluster)
     assert len(sent) < len(cluster["text"]) / 4
-    assert messages.decoded(sent[4:], FROM_LAUNCHER) == (messages.MEETING, cluster)
+    assert messages.decoded(sent[4:], FROM_LAUNCHER) == (messages.RENDEZVOUS, cluster)
     for damaged, why in (
         (sent[4:-9], "a part of one"),
         (sent[4:9] + sent[:99], "damaged"),

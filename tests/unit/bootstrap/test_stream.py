@@ -239,7 +239,7 @@ ENDED: Record = {"tasks": {"worker:0": {"state": "COMPLETED", "exit": 0}}, "over
 HOST: Record = {"host": "n1", "address": "n1", "ports": {"worker:0": 4711}, "master_port": 4712}
 STOP: Record = {"state": "COMPLETED", "reason": "", "task": None}
 WHO: Record = {"host": "n1", "pid": 7, "start": 1, "boot": "b", "began": 1.5}
-MEETING: Record = {"text": "{}", "master_addr": "n1", "master_port": 2, "outside": {}}
+RENDEZVOUS: Record = {"text": "{}", "master_addr": "n1", "master_port": 2, "outside": {}}
 
 
 # --- the way that messages go
@@ -293,10 +293,10 @@ def test_large_messages_arrive_whole(ends: Ends) -> None:
     """Larger than what the sockets of both ends hold."""
     link, text = ends.link(), json.dumps({"worker": ["n" * 50 + ":12345"] * 200_000})
     ends.until(ends.all_connected)
-    ends.listener.send_all(messages.MEETING, {**MEETING, "text": text})
+    ends.listener.send_all(messages.RENDEZVOUS, {**RENDEZVOUS, "text": text})
     link.send(messages.HOST, {**HOST, "ports": {f"worker:{index}": 1 for index in range(300_000)}})
     ends.until(lambda: ends.heard and ends.told[id(link)])
-    assert ends.told[id(link)] == [(messages.MEETING, {**MEETING, "text": text})]
+    assert ends.told[id(link)] == [(messages.RENDEZVOUS, {**RENDEZVOUS, "text": text})]
     assert len(ends.heard[0][2]["ports"]) == 300_000
 
 
@@ -555,7 +555,7 @@ def test_rubbish_of_one_agent_costs_no_news_of_the_others(together: bool, ends: 
 def test_peer_that_does_not_read_costs_no_memory_and_delays_nobody(ends: Ends) -> None:
     silent, link = ends.agent("n1"), ends.link("n2")
     ends.until(ends.all_connected)
-    ends.listener.send("n1", messages.MEETING, {**MEETING, "text": "x" * (20 << 20)})  # more than sockets hold
+    ends.listener.send("n1", messages.RENDEZVOUS, {**RENDEZVOUS, "text": "x" * (20 << 20)})  # more than sockets hold
     connection = ends.listener._connections["n1"]
     waiting = sum(map(len, connection._unsent))
     assert waiting > 0
