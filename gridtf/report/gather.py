@@ -12,7 +12,7 @@ from gridtf.jobspec.request import Request
 from gridtf.observe import history, jobs
 from gridtf.observe.state import JobView
 from gridtf.report import resources
-from gridtf.report.timeline import Attempt, AttemptFiles, attempts
+from gridtf.report.timeline import Attempt, AttemptData, attempts
 from gridtf.report.usage import Usage
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Attempt as Paths
@@ -52,7 +52,7 @@ class Material(Value):
     submitted: Mapping[str, Any]
     job: Mapping[str, Any]
     script: str | None
-    told: tuple[AttemptFiles, ...]
+    told: tuple[AttemptData, ...]
     attempts: tuple[Attempt, ...]
     usage: Usage
     hidden: tuple[str, ...]
@@ -74,7 +74,7 @@ class Material(Value):
     @property
     def tasks(self) -> dict[str, str]:
         """Task -> its host, in the last attempt."""
-        last = self.told[-1] if self.told else AttemptFiles(1)
+        last = self.told[-1] if self.told else AttemptData(1)
         planned = {name: task.get("host") or "" for name, task in recordtypes.tasks_of(last.plan).items()}
         return planned or {name: host for host, record in last.hosts.items() for name in record.get("tasks", ())}
 
@@ -132,7 +132,7 @@ def _add_last(usage: Usage, view: JobView, now: float) -> None:
             usage.report(task.name, last["step"], last["values"], time)
 
 
-def _until(view: JobView, told: Sequence[AttemptFiles], usage: Usage, now: float) -> float:
+def _until(view: JobView, told: Sequence[AttemptData], usage: Usage, now: float) -> float:
     """The end of the timeline: for a job that does not run, and has no verdict, its last sign of life."""
     if view.ended is not None or view.state == JobState.RUNNING:
         return view.ended or now
@@ -141,11 +141,11 @@ def _until(view: JobView, told: Sequence[AttemptFiles], usage: Usage, now: float
     return float(max([*signs, usage.end]) or now)
 
 
-def _told(reader: _Reader, attempt: Paths, events: Sequence[Record]) -> AttemptFiles:
+def _told(reader: _Reader, attempt: Paths, events: Sequence[Record]) -> AttemptData:
     plan = reader.record(attempt.plan, _PLAN)
     nonce = plan.get("nonce")
     summary = reader.record(attempt.summary, recordtypes.Summary, nonce)
-    return AttemptFiles(
+    return AttemptData(
         number=attempt.number,
         plan=plan,
         launcher=reader.record(attempt.launcher, recordtypes.Launcher, nonce),

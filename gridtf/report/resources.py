@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.units import format_walltime
-from gridtf.report.timeline import Attempt, AttemptFiles
+from gridtf.report.timeline import Attempt, AttemptData
 from gridtf.report.usage import Usage, Used
 from gridtf.text import counted, duration, size
 from gridtf.values import Value
@@ -56,7 +56,7 @@ class Line(Value):
     advice: str = ""
 
 
-def gpu_hours(told: Sequence[AttemptFiles], attempts: Sequence[Attempt], usage: Usage) -> GpuHours | None:
+def gpu_hours(told: Sequence[AttemptData], attempts: Sequence[Attempt], usage: Usage) -> GpuHours | None:
     """Add up the GPU-hours of all attempts; None for a job without GPUs."""
     of_hosts: dict[str, set[str]] = {}
     for host, index in usage.gpus:
@@ -72,7 +72,7 @@ def gpu_hours(told: Sequence[AttemptFiles], attempts: Sequence[Attempt], usage: 
     return GpuHours(*(seconds / 3600 for seconds in hours))
 
 
-def _gpus(told: AttemptFiles, attempt: Attempt, measured: Mapping[str, set[str]]) -> int:
+def _gpus(told: AttemptData, attempt: Attempt, measured: Mapping[str, set[str]]) -> int:
     """How many GPUs an attempt had."""
     listed = {
         (host, index)

@@ -47,7 +47,7 @@ def test_gpus_of_the_step_on_this_host_by_version_of_slurm(environ: dict[str, st
     assert record["step_gpus"] == count
 
 
-class AttemptFiles(FakeListener):
+class AttemptData(FakeListener):
     """The end of rank 0: ranks that have read its last message close their connections, as they do."""
 
     def receive(self) -> list[tuple[str, str, Record]]:
@@ -77,7 +77,7 @@ class Step:
         self.size = size
         self.spec = job(**{"start_timeout": 20.0, **spec})
         self.system = FakeSystem()
-        self.listener = AttemptFiles(system=self.system)
+        self.listener = AttemptData(system=self.system)
 
     def rank(self, number: int, link: FakeLink | None = None, **more: Any) -> Joining:
         system = self.system if number == 0 else FakeSystem()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gridtf.jobspec.request import Request, Role
 from gridtf.report import resources
 from gridtf.report.resources import GpuHours, Line
-from gridtf.report.timeline import QUEUE, Attempt, AttemptFiles, Phase
+from gridtf.report.timeline import QUEUE, Attempt, AttemptData, Phase
 from gridtf.report.usage import Usage
 from tests.support.samples import sample, used
 
@@ -24,18 +24,18 @@ def lines(usage: Usage, request: Request = REQUEST, *, finished: bool = True) ->
 
 def test_gpu_hours() -> None:
     usage = used(*(sample(time) for time in range(0, 1801, 60)))
-    hours = resources.gpu_hours([AttemptFiles(1)], [attempt(0, 3600)], usage)
+    hours = resources.gpu_hours([AttemptData(1)], [attempt(0, 3600)], usage)
     assert hours == GpuHours(allocated=1.0, used=0.25, idle=0.25, unknown=0.5)
 
 
 def test_gpus_that_were_never_measured_count_as_allocated() -> None:
-    told = AttemptFiles(1, plan={"request": {"gpus_per_node": 4}}, hosts={"n1": {"gpus": {"worker:0": ["0", "1"]}}})
+    told = AttemptData(1, plan={"request": {"gpus_per_node": 4}}, hosts={"n1": {"gpus": {"worker:0": ["0", "1"]}}})
     hours = resources.gpu_hours([told], [attempt(0, 3600, ("n1", "n2"))], Usage())
     assert hours == GpuHours(allocated=8.0, used=0.0, idle=0.0, unknown=8.0)
 
 
 def test_job_without_gpus() -> None:
-    assert resources.gpu_hours([AttemptFiles(1)], [attempt(0, 3600)], Usage()) is None
+    assert resources.gpu_hours([AttemptData(1)], [attempt(0, 3600)], Usage()) is None
 
 
 def test_request_that_was_too_large() -> None:
