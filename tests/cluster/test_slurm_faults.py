@@ -176,6 +176,21 @@ def test_agent_that_cannot_start_is_reported(slurm: Bed, mount: list[str], error
     no_process_left(slurm)
 
 
+def test_agent_that_cannot_start_is_reported_although_another_begins_late(slurm: Bed) -> None:
+    """srun ends the agents when one has failed, and then waits for one that begins after that."""
+    slurmd = admin(slurm, "pgrep", "-o", "-x", "slurmd", host="n4").strip()
+    with mounted(slurm, "n3", "--bind", "/dev/null", os.path.realpath(sys.executable)):
+        admin(slurm, "kill", "-STOP", slurmd, host="n4")
+        try:
+            job = started(slurm, running=False)
+            log = job.run.attempt(1).agents_log
+            job.until(lambda: log.exists() and "exit code 13" in log.read_text(), "the failure on n3")
+        finally:
+            admin(slurm, "kill", "-CONT", slurmd, host="n4")
+        ended(job, "FAILED", "the agent on host n3 ended with exit code", "Permission denied")
+    no_process_left(slurm)
+
+
 def test_too_low_limit_of_open_files_is_reported(slurm: Bed) -> None:
     job = started(slurm, "--setup", "ulimit -n 16", nodes=1, running=False)
     ended(job, "FAILED", "open files are needed on host n1, but the limit is 16", "ulimit -n")

