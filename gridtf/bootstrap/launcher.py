@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from gridtf.host.gpus import GpuGrant
 
 _SOON = 2.0  # seconds within which most hosts report; a host that is later may wait for something
-_LATE_START = 10.0  # seconds after which it is looked whether an agent that is missing has failed
+_START_CHECKED = 10.0  # seconds between two checks whether an agent that is missing has failed
 _AGENT_MARGIN = 12.0  # seconds, in addition to kill_grace, for agents that tear their tasks down
 _AGENT_ALONE = 2.0  # seconds for agents without tasks
 _RECORDED = 30.0  # seconds after which the launcher's record is written again although nothing has changed
@@ -458,7 +458,7 @@ class Launcher(Fields):
         """Wait until every host has reported its ports, then write the rendezvous file and tell the agents."""
         from gridtf.bootstrap import addresses, environment, fence, rendezvous, versions
 
-        begin = self.system.monotonic()
+        begin, checked = self.system.monotonic(), 0.0
         while True:
             self.hosts.read()
             missing = [host for host in plan.hosts if host not in self.hosts.published]
@@ -468,7 +468,8 @@ class Launcher(Fields):
             waited = self.system.monotonic() - begin
             if waited > self.spec.start_timeout:
                 raise self._missing(missing)
-            if waited > _LATE_START:
+            if waited - checked > _START_CHECKED:
+                checked = waited
                 self.hosts.check_starts()
             if waited > _SOON:
                 waits = self.hosts.waits
