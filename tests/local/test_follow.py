@@ -80,7 +80,7 @@ def test_follow_tells_what_led_to_the_state_and_the_verdict_above_the_next_attem
     assert "attempt 1 FAILED" not in second
     for part in (first, second):
         told = re.findall(r"^[\d:]+  (allocated 1 host|running; 1 task)", part, re.MULTILINE)
-        told = [what for what, _ in groupby(told)]  # a busy machine has more to say of it, such as late records
+        told = [what for what, _ in groupby(told)]  # it may be said again, with more about it
         assert told in (["allocated 1 host", "running; 1 task"], ["allocated 1 host"])
 
 

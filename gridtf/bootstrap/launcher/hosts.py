@@ -125,12 +125,14 @@ class HostMonitor(Fields):
                 )
 
     def check_starts(self) -> None:
-        """Check that no agent could not start, although the program that starts all of them runs on.
+        """Check that no agent has failed while the program that has started it waits for another one.
+
+        Reads what such a program has printed, where it starts the agents of several hosts: srun, not qrsh.
 
         Raises:
-            GridtfError: One could not.
+            GridtfError: An agent has failed.
         """
-        for agent in self.agents:
+        for agent in self.agents if len(self.agents) < len(self.hosts) else ():
             if isinstance(agent, StartedAgents) and (end := agent.failed()) is not None:
                 raise self._ended(end)
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from gridtf.host.gpus import GpuGrant
 
 _MOST_REPORT = 2.0  # seconds within which most hosts report; a host that is later may wait for something
-_LATE_START = 10.0  # seconds after which it is looked whether an agent that is missing has failed
+_CHECK_PAUSE = 10.0  # seconds between two checks whether an agent that is missing has failed
 _RENDEZVOUS_STEP = 0.005  # seconds between two looks at the rendezvous file, before which the job cannot go on
 _WRITE_LIMIT = 60.0  # seconds in which the run directory may become writable again, lest the cause is lost
 _CLEANING_UP = 10.0  # seconds in which a scheduler that cleans up too late may also kill what is started after that
@@ -430,7 +430,7 @@ class Launcher(Fields):
         return differing, unfenced
 
     def _wait_for_hosts(self, plan: AttemptPlan) -> None:
-        begin = self.job.system.monotonic()
+        begin, checked = self.job.system.monotonic(), 0.0
         while True:
             self.hosts.read()
             missing = [host for host in plan.hosts if host not in self.hosts.reports.published]
@@ -440,7 +440,8 @@ class Launcher(Fields):
             waited = self.job.system.monotonic() - begin
             if waited > plan.spec.start_timeout:
                 raise _missing(plan, missing)
-            if waited > _LATE_START:
+            if waited - checked > _CHECK_PAUSE:
+                checked = waited
                 self.hosts.check_starts()
             if waited > _MOST_REPORT:
                 waits = self.hosts.reports.waits

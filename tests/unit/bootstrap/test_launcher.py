@@ -1147,7 +1147,7 @@ class GoesOn(FakeAgent, StartedAgents):
 def test_agent_that_has_failed_is_reported_although_the_program_that_starts_all_goes_on(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, start_timeout=60)
     attempt.late = attempt.quiet = {"h1"}
-    attempt.cluster.agents["h1"] = GoesOn("h1")
+    attempt.cluster.start_agents = lambda *_: [GoesOn("h1")]  # type: ignore[method-assign]
     _, verdict = attempt.launch()
     assert (verdict["state"], verdict["reason"]) == ("FAILED", "the agent on host h1 ended with exit code 13")
     assert 10 <= seconds(attempt) < 20

@@ -82,12 +82,11 @@ def test_agent_that_is_being_ended_is_not_started_again(tmp_path: Path) -> None:
 def test_agent_that_has_failed_is_found_while_srun_goes_on(
     line: str, found: tuple[int, str] | None, tmp_path: Path
 ) -> None:
-    """It waits for an agent that began when srun had ended the others."""
-    argv = ["sh", "-c", f"echo '{line}'; touch begun; cat"]
-    environ = {"PATH": "/usr/bin:/bin", "PWD": str(tmp_path)}
-    argv[2] = f"cd '{tmp_path}'; {argv[2]}"
-    started = agents.StartedAgents(argv, environ, tmp_path / "log", parse_failure)
-    until(lambda: (tmp_path / "begun").exists(), "its output")
+    """srun waits for an agent that begins when the others have been ended."""
+    begun = tmp_path / "begun"
+    argv = ["sh", "-c", 'echo "$1"; touch "$0"; cat', str(begun), line]
+    started = agents.StartedAgents(argv, {"PATH": "/usr/bin:/bin"}, tmp_path / "log", parse_failure)
+    until(begun.exists, "its output")
     end = started.failed()
     assert started.poll() is None
     assert (end and (end.code, end.host)) == found
