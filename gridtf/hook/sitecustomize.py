@@ -1,4 +1,4 @@
-"""Runs at the start of every Python program of a task: notes the exception that ends it, shows stacks, prints lines.
+"""Runs at the start of every Python program of a task: notes what ends it, shows stacks, prints whole lines.
 
 The program's Python may be any from 3.6 on, and need not have gridtf: this uses the standard library only, and at the
 start nothing that Python has not loaded itself. Python 2 can read it and has no use for it. Whatever goes wrong here is
@@ -136,6 +136,19 @@ def _show_stacks():
         faulthandler.register(number, file, all_threads=True)
 
 
+def _show_crashes():
+    # type: () -> None
+    """Have a crash in native code print the stacks of all threads: without them such a program may say nothing."""
+    import _signal
+    import faulthandler
+
+    if not faulthandler.is_enabled():  # as PYTHONFAULTHANDLER has it
+        abort = _signal.getsignal(_signal.SIGABRT)
+        faulthandler.enable()
+        # A library that aborts has said why, in lines that must stay the last: the first cause is read in them.
+        _signal.signal(_signal.SIGABRT, abort)
+
+
 def _print_whole_lines():
     # type: () -> None
     """Have a line be written at once where nothing is buffered, lest another process of the log writes into it."""
@@ -165,11 +178,12 @@ if __name__ == "sitecustomize":
             _show_stacks()  # first, so that what others register takes its place
     except Exception:  # without it, the program runs as well
         pass
-    try:
-        if _wanted:
-            _print_whole_lines()
-    except Exception:
-        pass
+    for _step in (_show_crashes, _print_whole_lines):
+        try:
+            if _wanted:
+                _step()
+        except Exception:
+            pass
     try:
         _load_hidden()
     finally:

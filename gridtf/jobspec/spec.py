@@ -143,8 +143,9 @@ class JobSpec(_Keywords):
         fence: Who may connect to the ports of the tasks. "users": connections of your own on the job's hosts, each of
             which takes about a second to begin; "hosts": whoever is on the job's hosts; "off": everybody; "auto":
             "hosts" where the job requests its hosts for itself, else "users".
-        hook: Whether Python programs of tasks note the exception that ends them, so that the verdict can name it: a
-            ``sitecustomize`` of gridtf's comes first on their PYTHONPATH, and loads the one that it hides.
+        hook: Whether Python programs of tasks note the exception that ends them, so that the verdict can name it, and
+            print their stacks when they crash: a ``sitecustomize`` of gridtf's comes first on their PYTHONPATH, and
+            loads the one that it hides.
         restarts: How often the job may go on with a further attempt in its allocation, after a task has failed or a
             host was lost. All tasks start again.
         spare_nodes: Hosts that are requested in addition to ``nodes``, for restarts without those that were lost. A

@@ -206,6 +206,7 @@ def test_killed_served_worker_is_restarted_and_the_chief_continues(launch: Launc
         env=QUIET,
     )
     until(lambda: "epoch 3 of" in log_of(job, "chief:0") or job.process.poll() is not None, "training", LIMIT)
+    assert job.process.poll() is None, logs_of(job)
     os.kill(job.running("worker:1")["worker:1"], signal.SIGKILL)
     known = log_of(job, "chief:0").count("epoch ")
     until(lambda: log_of(job, "chief:0").count("epoch ") > known, "another epoch, with one worker", LIMIT)
