@@ -502,7 +502,6 @@ def assign_ranks(spec: JobSpec, size: int) -> tuple[PlacedTask, ...]:
     """The tasks that the processes become, in rank order, without hosts.
 
     Args:
-        spec: The specification of the job.
         size: The number of processes that join.
 
     Raises:
@@ -704,7 +703,6 @@ def report_task(plan: AttemptPlan, task: PlacedTask, member: str, process: Joine
 
     Args:
         plan: The plan that rank 0 made.
-        task: The task.
         member: The name of the rank's record, ``rank-N``.
         process: The process that has become the task.
         system: This host.

@@ -142,7 +142,6 @@ def launch(
     """Prepare the run directory, then run one attempt.
 
     Args:
-        spec: The specification of the job.
         sources: Key of the specification -> where its value came from, for messages.
         run_dir: The run directory; None: a new one below run_root.
         environ: The environment of this process.

@@ -31,9 +31,6 @@ def follow(job: Job) -> int:
 
     Ctrl-C leaves the job running.
 
-    Args:
-        job: The job.
-
     Returns:
         The job's exit code; 130 after Ctrl-C.
     """
@@ -57,7 +54,6 @@ class Following:
     """Prints logs and what happens.
 
     Args:
-        run: The run directory.
         watch: Watches the job.
         bottom: The line at the bottom of the terminal that stdout and stderr are; None: lines go to each of them.
     """
@@ -131,7 +127,6 @@ def printed(
     """The lines of a job's logs as a terminal, or any other file, gets them, as they come.
 
     Args:
-        run: The run directory.
         ended: Whether the job has ended; called before each look at the logs.
         sleep: Like time.sleep.
         before: Called before the heading of another attempt.

@@ -110,7 +110,6 @@ def described(job: Job, scheduler: str) -> str:
     """What is printed of a job that has just been submitted.
 
     Args:
-        job: The job.
         scheduler: Its scheduler, in words.
     """
     rows = {"name": job.name, "scheduler": scheduler, "job": job.id, "run directory": str(job.run_dir)}

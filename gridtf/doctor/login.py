@@ -51,7 +51,6 @@ def examine(environ: Mapping[str, str], folder: Path, options: Given = ()) -> Ex
     """Examine this host and its scheduler, as a job submitted from a folder would meet them.
 
     Args:
-        environ: The environment.
         folder: The working folder.
         options: The options of jobs on the command line.
 
@@ -125,7 +124,6 @@ def look(environ: Mapping[str, str], folder: Path, options: Given = ()) -> Site:
     """Read files and variables, and find the scheduler that jobs go to.
 
     Args:
-        environ: The environment.
         folder: The working folder.
         options: The options of jobs on the command line.
 
@@ -151,7 +149,6 @@ def configuration(
     """Read the site's file, the user's file, the variables and the options.
 
     Args:
-        environ: The environment.
         folder: The working folder.
         options: The options of jobs on the command line.
 

@@ -38,7 +38,6 @@ def python(spec: JobSpec, environ: Mapping[str, str]) -> Items:
 
     Args:
         spec: What files and variables set.
-        environ: The environment.
     """
     check, load = "python", "write setup = […] with the lines that activate the environment of your program"
     if spec.container or spec.container_command:
@@ -95,7 +94,6 @@ def shell(spec: JobSpec, scheduler: Scheduler | None, environ: Mapping[str, str]
     Args:
         spec: What files and variables set.
         scheduler: The scheduler that jobs go to; None where there is none to use.
-        environ: The environment.
     """
     inherits = scheduler is None or scheduler.login.inherits_environment
     program = shutil.which("python", path=environ.get("PATH"))

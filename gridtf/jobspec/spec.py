@@ -372,7 +372,6 @@ def no_container_program(spec: JobSpec, host: str) -> GridtfError:
 
     Args:
         spec: The job, with a container or a container_command.
-        host: The host.
     """
     if spec.container_command:
         what = f"host {host} has no program {spec.container_command[0]}, with which container_command begins"

@@ -28,9 +28,6 @@ _BASH_OWN = re.compile(
 def script(plan: Plan) -> str:
     """Render the job script of a plan.
 
-    Args:
-        plan: The submission.
-
     Returns:
         The text, determined by the plan alone: no clock, no environment. Bytes of values that are not UTF-8 are
         surrogate escapes.

@@ -25,7 +25,6 @@ def render(plan: Plan, values: dict[str, Any]) -> str:
     """Render the template of a plan.
 
     Args:
-        plan: The submission.
         values: The names that the template can use.
 
     Raises:

@@ -202,7 +202,6 @@ def read_submitted(run: RunDir, *, own: bool = False) -> Record | None:
     """Read submitted.json.
 
     Args:
-        run: The run directory.
         own: Whether gridtf will act upon it, so that it must belong to this user (rundir.open_plain).
 
     Returns:

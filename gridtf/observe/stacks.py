@@ -21,9 +21,6 @@ _ANSWER_PAUSE = 0.2
 def request(run: RunDir) -> Record:
     """Ask the launcher of a running job where its tasks are, and wait for the answer.
 
-    Args:
-        run: The run directory.
-
     Returns:
         stacks.json.
 

@@ -52,11 +52,7 @@ class Signs(Value):
 
 
 class Looker:
-    """Looks at a run directory again and again.
-
-    Args:
-        run: The run directory.
-    """
+    """Looks at a run directory again and again."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run

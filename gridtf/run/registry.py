@@ -303,7 +303,6 @@ def need_one_job(run: RunDir, command: str) -> None:
     """Check that a run is not a job array, whose elements have logs and outputs of their own.
 
     Args:
-        run: The run directory.
         command: The gridtf command, such as ``logs``, for the hint.
 
     Raises:
@@ -333,7 +332,6 @@ def write_job(run: RunDir, spec: JobSpec, sources: Mapping[str, str]) -> None:
     """Write job.json, readable for this user only: ``env`` may contain passwords.
 
     Args:
-        run: The run directory.
         spec: The job.
         sources: Dotted key -> source of its value, as in config.Configured.
 

@@ -87,7 +87,6 @@ def outdate(scheduler: Scheduler, job: JobIdentity) -> None:
 
     Args:
         scheduler: Its scheduler.
-        job: The job.
     """
     for history in (False, True):
         if store := _store(scheduler, scheduler.login.server(job, os.environ), history=history):

@@ -110,7 +110,6 @@ class Login(ABC):
         """End a job. It is no error if the job has already ended.
 
         Args:
-            job: The job.
             force: The job did not end after a first call.
 
         Raises:
@@ -188,7 +187,6 @@ class Login(ABC):
         Commands of a user share the answers of a server (answers.py), since it serves all users. Pure.
 
         Args:
-            job: The job.
             environ: The environment of the commands.
 
         Returns:
@@ -219,7 +217,6 @@ class Login(ABC):
         """Examine, for `gridtf doctor`, the site's scheduler as far as this machine shows it.
 
         Args:
-            environ: The environment.
             given: What the site's file, the user's file and variables set: that needs no other setting.
 
         Returns:
@@ -382,7 +379,6 @@ class CommandLogin(Login):
         """The command that ends a job. Pure.
 
         Args:
-            job: The job.
             force: The job did not end after a first call.
         """
 
@@ -391,7 +387,6 @@ def check_shared(plan: Plan, mounts: str | None = None) -> None:
     """Refuse a run directory or a working folder in this host's memory, which other hosts cannot see.
 
     Args:
-        plan: The submission.
         mounts: Content of /proc/self/mounts; None: read that file.
 
     Raises:

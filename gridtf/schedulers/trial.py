@@ -68,7 +68,6 @@ def judge(
     """Judge a job as its submission would.
 
     Args:
-        scheduler: The scheduler.
         given: What files, variables and options set, to name the source of a value that is refused.
         spec: The job.
         check: The scheduler's check before a submission, less that of the folders; it takes a plan with a script.

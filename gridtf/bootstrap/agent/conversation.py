@@ -122,7 +122,6 @@ class Conversation:
         """Close the connection when all is said; write it into the run directory where the launcher has not heard it.
 
         Args:
-            attempt: The attempt.
             nonce: Its nonce.
             recorder_of: Makes what writes: on a host that is cut off, the file system hangs.
         """

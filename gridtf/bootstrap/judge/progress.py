@@ -76,7 +76,6 @@ def output_dir(run: RunDir, spec: JobSpec) -> Path:
     """The folder that the tasks have as OUTPUT_DIR.
 
     Args:
-        run: The run directory.
         spec: The specification of the job, which is run in its working folder.
     """
     return Path.cwd() / spec.env[contract.OUTPUT_DIR] if spec.env.get(contract.OUTPUT_DIR) else run.output

@@ -188,7 +188,6 @@ def of_task(task: PlacedTask, record: Record, attempt: Attempt, also: str = "") 
     """The verdict on the task that failed first.
 
     Args:
-        task: The task.
         record: Its record, as its host reported it.
         attempt: The attempt, which has its log.
         also: A further observation, such as a lost host; may be empty.
@@ -290,7 +289,6 @@ def of_success(
         tasks: All tasks.
         records: Task name -> its record.
         policy: As JobSpec.success_policy, or ``chief`` because leader_wait has expired.
-        spec: The specification of the job.
         distributed: Whether a dataset was given to the data workers, if there are any.
     """
     if policy == "chief":
@@ -329,7 +327,6 @@ def of_saved(tasks: Sequence[PlacedTask], records: Mapping[str, Record], policy:
         tasks: All tasks, in rank order.
         records: Task name -> its record.
         policy: As JobSpec.success_policy.
-        spec: The specification of the job.
 
     Returns:
         SAVED, also where others than the leader, whose checkpoint is kept, had to be stopped; FAILED where the leader

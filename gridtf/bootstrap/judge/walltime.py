@@ -28,7 +28,6 @@ class EndOfJob:
     """Knows when the job will be ended, and when to request the checkpoint.
 
     Args:
-        spec: The specification of the job.
         request: What the job requests.
         scheduler: Its scheduler, which knows the end of the job.
         system: This host, whose clock decides.
@@ -147,8 +146,6 @@ def goes_on(end: Verdict, attempt: Attempt, job: LaunchedJob, records: Mapping[s
 
     Args:
         end: The verdict on the attempt.
-        attempt: The attempt.
-        job: The job.
         records: Task name -> its record, as its host has reported it last.
 
     Returns:

@@ -30,7 +30,6 @@ class Contact:
     """Waits, and keeps the agents informed meanwhile.
 
     Args:
-        job: The job.
         reporter: What users are told.
         listener: The streams to the agents.
         hosts: The hosts of the attempt.

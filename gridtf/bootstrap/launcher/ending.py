@@ -36,7 +36,6 @@ class Ending:
     """Ends an attempt, and finds its verdict.
 
     Args:
-        job: The job.
         reporter: What users are told.
         hosts: The hosts of the attempt.
         contact: The signs of life for the agents meanwhile.

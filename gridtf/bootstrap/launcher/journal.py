@@ -29,7 +29,6 @@ class Journal:
     """Writes events.jsonl, samples.jsonl and logtimes.jsonl.
 
     Args:
-        attempt: The attempt.
         nonce: Its nonce.
         recorder: What writes.
         system: This host.
@@ -151,11 +150,7 @@ def merged(samples: Sequence[Record]) -> Record:
 
 
 class _LogTimes:
-    """When the log of a task had which length.
-
-    Args:
-        task: The task.
-    """
+    """When the log of a task had which length."""
 
     def __init__(self, task: str) -> None:
         self._task = task

@@ -59,8 +59,6 @@ def launch(
     """Run the attempts of a job in this process.
 
     Args:
-        run: The run directory.
-        spec: The specification of the job.
         request: What the job requests of its scheduler, resolved from the specification.
         scheduler: The scheduler whose job this process is part of.
         job_id: The scheduler's id of the job.
@@ -515,9 +513,7 @@ def agent_call(
     """Describe how a scheduler starts the agents of an attempt: forked from this process, or as new processes.
 
     Args:
-        attempt: The attempt.
         nonce: Its nonce.
-        spec: The specification of the job.
         listener: The launcher's end of the streams, which an agent that was forked closes.
         restarted: Whether agents of another attempt were started before in this allocation.
     """

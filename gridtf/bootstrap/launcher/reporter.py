@@ -20,7 +20,6 @@ class Reporter:
     """Writes what users see of an attempt.
 
     Args:
-        job: The job.
         attempt: Its attempt.
         nonce: The nonce of the attempt.
         recorder: What writes the files.

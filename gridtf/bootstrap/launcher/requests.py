@@ -25,7 +25,6 @@ class Requests:
     """Sees requests for the stacks of an attempt. Each one ends a pause of the launcher.
 
     Args:
-        attempt: The attempt.
         nonce: Its nonce.
         system: This host.
     """

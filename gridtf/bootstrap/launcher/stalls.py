@@ -74,7 +74,6 @@ class Stalls:
     """Looks after an attempt: answers requests for stacks, and finds out whether the job is stalled.
 
     Args:
-        job: The job.
         tasks: Its tasks.
         hosts: Its hosts.
         nonce: The nonce of the attempt.

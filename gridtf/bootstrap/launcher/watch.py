@@ -25,7 +25,6 @@ class Watch:
     """Decides when an attempt is over, and tells users meanwhile how it goes.
 
     Args:
-        job: The job.
         tasks: Its tasks.
         hosts: Its hosts.
         reporter: What users are told.

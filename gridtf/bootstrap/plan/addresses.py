@@ -16,7 +16,6 @@ def published(spec: JobSpec, host: str, known: str) -> Record:
     """The entries ``address`` and, where the job chooses a network, ``resolved`` of this host's record.
 
     Args:
-        spec: The specification of the job.
         host: The scheduler's name of this host.
         known: The address by which the scheduler knows it. Where that is LOOPBACK, the job is on this machine alone,
             and needs no network.

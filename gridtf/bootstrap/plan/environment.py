@@ -48,8 +48,6 @@ def task_environment(
 
     Args:
         base: The environment of the agent.
-        plan: The plan of the attempt.
-        task: The task.
         rendezvous: What all tasks agree on.
         share: The ids of the task's GPUs, among those that are visible in base.
         local_dir: The folder of the attempt on this host; None where there is none.
@@ -125,7 +123,6 @@ def need_room(plan: AttemptPlan, rendezvous: Rendezvous) -> None:
     Entry functions and served tasks are not checked: they read the rendezvous file.
 
     Args:
-        plan: The plan of the attempt.
         rendezvous: What all tasks agree on.
 
     Raises:
@@ -165,8 +162,6 @@ def own_variables(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous) -
     """The names of the variables that gridtf and the job set for a task.
 
     Args:
-        plan: The plan of the attempt.
-        task: The task.
         rendezvous: What all tasks agree on.
     """
     own = task_environment({}, plan, task, rendezvous, (), Path())
@@ -191,8 +186,6 @@ def command(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous, home: P
     """The task's command line, with the placeholders filled in.
 
     Args:
-        plan: The plan of the attempt.
-        task: The task.
         rendezvous: What all tasks agree on.
         home: The folder of the gridtf package, for a task that gridtf itself runs.
         package: A folder that holds nothing but a link to home.
@@ -219,8 +212,6 @@ def placeholders(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous) ->
     """Name -> value of the placeholders ``{name}`` in commands and variables, for each of placeholders.NAMES.
 
     Args:
-        plan: The plan of the attempt.
-        task: The task.
         rendezvous: What all tasks agree on.
     """
     tasks = {**rendezvous.cluster, **rendezvous.outside}

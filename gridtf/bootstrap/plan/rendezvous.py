@@ -161,7 +161,6 @@ def publish(attempt: Attempt, job_id: str, nonce: str, rendezvous: Rendezvous, *
     """Write the rendezvous file: one JSON object, with the cluster in a line of its own.
 
     Args:
-        attempt: The attempt.
         job_id: The job's id.
         nonce: The attempt's nonce.
         rendezvous: What to write.

@@ -206,7 +206,6 @@ def name_pes(error: SpecError, plan: Plan) -> None:
 
     Args:
         error: Changed in place, unless qconf names none.
-        plan: The submission.
     """
     requested = Requested.of(plan, lines=())
     with contextlib.suppress(SchedulerError):
@@ -426,7 +425,6 @@ class Requested(Value):
         """What a plan requests.
 
         Args:
-            plan: The plan.
             lines: The lines that qsub reads; None: those of the plan.
         """
         options = directives.parse_native(plan.scheduler.login.directives(plan) if lines is None else lines)

@@ -333,7 +333,6 @@ def qrsh_command(qrsh: str, host: str, call: AgentCall) -> list[str]:
 
     Args:
         qrsh: The path of qrsh.
-        host: The host.
         call: How to start an agent.
     """
     words = [*_OUTER, *call.command, host, *call.arguments]
@@ -344,7 +343,6 @@ def agent_end(host: str, pe: str, code: int, printed: Sequence[str]) -> AgentEnd
     """How the agent of a host ended.
 
     Args:
-        host: The host.
         pe: The parallel environment of the job, for hints.
         code: qrsh's exit code, or minus the signal that ended it. It is the agent's, except that qrsh exits with 0 when
             it loses the connection.

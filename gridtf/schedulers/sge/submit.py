@@ -55,7 +55,6 @@ def submit(login: CommandLogin, plan: Plan, by_qsub: Callable[[Plan], SubmitResu
 
     Args:
         login: Grid Engine on the login node.
-        plan: The submission.
         by_qsub: Submits it by qsub.
 
     Returns:
@@ -228,7 +227,6 @@ def cancel_by_force(job: JobIdentity, command: Sequence[str]) -> None:
     """Remove a job whose hosts do not answer, which only some users may do.
 
     Args:
-        job: The job.
         command: The qdel command.
 
     Raises:

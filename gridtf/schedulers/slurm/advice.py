@@ -75,7 +75,6 @@ def component_requests(plan: Plan, environ: Mapping[str, str]) -> tuple[Componen
     """Work out what each component of a job requests, from the lines and the variables that sbatch reads.
 
     Args:
-        plan: The submission.
         environ: The environment of sbatch. Its variables override the lines of all components.
 
     Returns:
@@ -104,7 +103,6 @@ def overridden(plan: Plan, environ: Mapping[str, str]) -> list[str]:
     """Notes on the options of a plan that the environment overrides.
 
     Args:
-        plan: The submission.
         environ: The environment of sbatch.
 
     Raises:

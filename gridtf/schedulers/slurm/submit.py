@@ -38,9 +38,6 @@ def directives(plan: Plan) -> tuple[str, ...]:
     --mem, --output and most options that are not about nodes from the first component to the others, but not CPUs,
     GPUs, --exclude, --mem-per-cpu, --mem-per-gpu, --constraint, --exclusive and the like.
 
-    Args:
-        plan: The submission.
-
     Returns:
         One option per line, without ``#SBATCH``; the line ``hetjob`` stands between components.
 
