@@ -372,7 +372,7 @@ def test_test_bed_that_this_machine_cannot_have_skips_and_any_other_failure_fail
     failing = "print('==> x', 'error: no apt-get', '       why', sep='\\n', file=sys.stderr); sys.exit({})"
     bed = Bed(tmp_path, script)
     script.write_text(f"import sys; {failing.format(UNAVAILABLE)}")
-    with pytest.raises(pytest.skip.Exception, match="^no apt-get why$"):
+    with pytest.raises(pytest.skip.Exception, match=r"^no apt-get why$"):
         bed.up()
     script.write_text(f"import sys; {failing.format(1)}")
     with pytest.raises(AssertionError, match="error: no apt-get"):
