@@ -51,7 +51,7 @@ from tests.support.streams import FakeLink, FakeListener, InlineRecorder
 from tests.support.system import FakeSystem
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "run-0.1.0"
-some = mutations.inputs(30, 60)
+some = mutations.inputs(40, 60)
 NONCE = json.loads((RECORDED / "attempt-1" / "plan.json").read_text())["nonce"]
 Captured = pytest.CaptureFixture[str]
 

@@ -555,7 +555,9 @@ def test_rubbish_of_one_agent_costs_no_news_of_the_others(together: bool, ends: 
 def test_peer_that_does_not_read_costs_no_memory_and_delays_nobody(ends: Ends) -> None:
     silent, link = ends.agent("n1"), ends.link("n2")
     ends.until(ends.all_connected)
-    ends.listener.send("n1", messages.RENDEZVOUS, {**RENDEZVOUS, "text": "x" * (20 << 20)})  # more than sockets hold
+    ends.listener.send(
+        "n1", messages.RENDEZVOUS, {**RENDEZVOUS, "text": os.urandom(10 << 20).hex()}
+    )  # more than sockets hold
     connection = ends.listener._connections["n1"]
     waiting = sum(map(len, connection._unsent))
     assert waiting > 0
@@ -566,7 +568,7 @@ def test_peer_that_does_not_read_costs_no_memory_and_delays_nobody(ends: Ends) -
     ends.listener.send_all(messages.STOP, STOP)
     ends.until(lambda: messages.STOP in ends.kinds(link))
     received = 0
-    while received < 20 << 20:  # it reads again
+    while received < 10 << 20:  # it reads again
         ends.pump()
         if select.select([silent.socket], [], [], 0.01)[0]:
             received += len(silent.socket.recv(1 << 20))
@@ -576,7 +578,7 @@ def test_peer_that_does_not_read_costs_no_memory_and_delays_nobody(ends: Ends) -
 def test_launcher_that_does_not_read_does_not_block_an_agent(ends: Ends) -> None:
     link = ends.link()
     ends.until(ends.all_connected)
-    link.send(messages.GONE, {"what": "x" * (20 << 20), "why": "", "hint": ""})
+    link.send(messages.GONE, {"what": os.urandom(10 << 20).hex(), "why": "", "hint": ""})
     assert link._connection is not None
     waiting = sum(map(len, link._connection._unsent))
     assert waiting > 0
