@@ -6,8 +6,8 @@ import re
 
 # A word of an expected line -> the pattern of what it stands for.
 _STANDS_FOR = {"HOST": r"[\w.-]+", "N": r"\d+", "…": ".*"}
-# What other tests, and MPICH in them, have in memory at the moment: that is this user's, too, and a verdict names it.
-_OF_OTHERS = re.compile(r" \(left on \S+: (/dev/shm/(mpich_|gridtf-test-)\w+ \([^()]*\)(, )?)+\)")
+# What MPICH has in memory in other tests at the moment: that is this user's, too, and a verdict names it.
+_OF_OTHERS = re.compile(r" \(left on \S+: (/dev/shm/mpich_\w+ \([^()]*\)(, )?)+\)")
 _WORDS = re.compile(r"(\bHOST\b|\bN\b|…)")
 
 
