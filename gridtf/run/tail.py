@@ -17,7 +17,9 @@ _MOST_SHOWN = 500  # characters per line
 _BLOCK = 1 << 16
 LONGEST_LINE = 1 << 16  # bytes; a longer line counts as several
 BREAK = re.compile(rb"\r\n|\n|\r")  # a progress bar ends its lines with \r
-_PLACE = re.compile(r'[\s|+]*File ".+", line \d+')  # in a Python traceback
+_PLACE = re.compile(r'[\s|+]*File ".+", line \d+(, in |\s*$)')  # in a Python traceback
+_CRASH = "Fatal Python error: "  # of faulthandler, above the stacks
+_MODULES = re.compile(r"^Extension modules: .*\(total: \d+\)$", re.MULTILINE)  # below them, up to hundreds of names
 # What tells of an error: in words, as the level of absl's and glog's messages, or by a shell.
 _ERROR = re.compile(
     r"(?i:\b(?:\w*error|fatal|failed|failure|\w+exception|segmentation fault|core dumped|out of memory)\b)"
@@ -34,8 +36,8 @@ def last_lines(log: Path, within: int = _BYTES) -> list[str]:
         within: How many bytes at its end are read.
 
     Returns:
-        At most 20 lines of at most 500 characters each. When the message of the last Python exception begins above
-        them, as when it contains a whole tensor, its place and the first line of its message come first.
+        At most 20 lines of at most 500 characters each. When the message of the last Python exception or crash begins
+        above them, as when it contains a whole tensor, its place and the first line of its message come first.
     """
     text = _last_text(log, within)
     if not text.strip():
@@ -53,9 +55,16 @@ def _exception(lines: Sequence[str]) -> list[str]:
 
 
 def _raised(lines: Sequence[str]) -> tuple[int, int]:
-    """The numbers of the lines with the place and the message of the last exception; of no line where there is none."""
-    place = next((number for number in reversed(range(len(lines))) if _PLACE.match(lines[number])), len(lines))
-    return place, next((n for n in range(place + 1, len(lines)) if lines[n][:1].strip()), len(lines))
+    """The numbers of the lines with the place and the message of the last exception; of no line where there is none.
+
+    Those of a crash are the same: its place is in the stacks that follow.
+    """
+    for place in reversed(range(len(lines))):
+        if lines[place].startswith(_CRASH):
+            return place, place
+        if _PLACE.match(lines[place]):
+            return place, next((n for n in range(place + 1, len(lines)) if lines[n][:1].strip()), len(lines))
+    return len(lines), len(lines)
 
 
 def last_error(log: Path) -> list[str]:
@@ -65,8 +74,8 @@ def last_error(log: Path) -> list[str]:
         log: As for last_lines.
 
     Returns:
-        The message of the last Python exception and its place, else the last line that tells of an error; empty where
-        there is none.
+        The message of the last Python exception and its place, or that of a crash, else the last line that tells of an
+        error; empty where there is none.
     """
     lines = _last_text(log, _SEARCHED).rstrip().split("\n")
     place, message = _raised(lines)
@@ -90,12 +99,12 @@ def _last_text(log: Path, most: int) -> str:
         most: Number of bytes.
 
     Returns:
-        Its text; empty where it cannot be read.
+        Its text, without the names of extension modules that follow a crash; empty where it cannot be read.
     """
     parts = LogParts(log)
     try:
         begin, end = parts.extent()
-        return between(parts, max(begin, end - most), end).decode(errors="replace")
+        return _MODULES.sub("", between(parts, max(begin, end - most), end).decode(errors="replace"))
     except RunDirError:
         return ""
 

@@ -11,7 +11,7 @@ import pytest
 from gridtf.bootstrap.judge.verdict import Verdict, of_saved, of_success, of_task, of_timeout
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import Attempt, RunDir, read_record
-from gridtf.run.tail import last_lines
+from gridtf.run.tail import last_error, last_lines
 from gridtf.text import some
 from tests.support.plans import task
 from tests.support.states import CANCELLED, COMPLETED, FAILED, NODE_FAIL, SAVED, TIMEOUT
@@ -334,6 +334,30 @@ def test_last_lines_keep_the_line_of_an_exception_with_a_tensor(attempt: Attempt
     assert verdict(attempt, log.read_bytes(), exit=1).hint.startswith("Keras 3's fit")
     log.write_text("\n".join(["step 1", *trace[:5], "short"]))
     assert last_lines(log) == ["step 1", *trace[:5], "short"]
+
+
+@pytest.mark.parametrize("frames", [2, 30])
+def test_crash_below_its_stacks_is_the_last_error(attempt: Attempt, frames: int) -> None:
+    """What CPython 3.11 prints with faulthandler and NumPy, after an exception that the program has caught."""
+    log = attempt.task_log("worker", 0)
+    caught = [
+        "Traceback (most recent call last):",
+        '  File "train.py", line 1, in <module>',
+        "OSError: no cache",
+        "step 7",
+    ]
+    crash = [
+        "Fatal Python error: Segmentation fault",
+        "",
+        "Current thread 0x00007f39f0020b80 (most recent call first):",
+    ]
+    stack = [f'  File "/home/a/train.py", line {number} in step' for number in range(frames)]
+    modules = "Extension modules: numpy._core._multiarray_umath, zmq.error, numpy.linalg._umath_linalg (total: 3)"
+    log.write_text("\n".join([*caught, *crash, *stack, "", modules, ""]))
+    assert last_error(log) == ["Fatal Python error: Segmentation fault"]
+    lines = last_lines(log)
+    assert lines[-1] == stack[-1]
+    assert lines == ([*caught, *crash, *stack] if frames == 2 else [crash[0], "…", *stack[-18:]])
 
 
 def test_last_lines_read_only_the_end_of_a_long_log(attempt: Attempt) -> None:

@@ -270,7 +270,7 @@ os.kill(os.getpid(), int(sys.argv[1]))
 def test_crash_prints_the_stacks_of_all_threads(python: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(CRASH)
     for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL):
-        run = Run(tmp_path, python, str(tmp_path / "train.py"), str(int(number)))
+        run = Run(tmp_path, python, str(tmp_path / "train.py"), str(int(number)), cwd=tmp_path)  # for a core file
         assert (run.code, run.out) == (-number, "")
         assert run.err.startswith("x\nFatal Python error: "), run.err
         assert f'File "{tmp_path / "train.py"}", line 5 in <module>' in run.err
@@ -281,14 +281,16 @@ def test_abort_and_programs_that_handle_a_crash_are_left_alone(tmp_path: Path) -
     """A library says why it aborts, in the last lines of the log."""
     (tmp_path / "train.py").write_text(CRASH)
     abort = str(int(signal.SIGABRT))
-    run = Run(tmp_path, sys.executable, str(tmp_path / "train.py"), abort)
+    run = Run(tmp_path, sys.executable, str(tmp_path / "train.py"), abort, cwd=tmp_path)
     assert (run.code, run.err) == (-signal.SIGABRT, "x\n")
     ignoring = (
         "import os, signal, sys; signal.signal(signal.SIGABRT, signal.SIG_IGN); os.execvp(sys.argv[1], sys.argv[1:])"
     )
     run = Run(tmp_path, sys.executable, "-c", ignoring, sys.executable, str(tmp_path / "train.py"), abort)
     assert (run.code, run.err) == (0, "x\n")
-    run = Run(tmp_path, sys.executable, str(tmp_path / "train.py"), abort, env={"PYTHONFAULTHANDLER": "1"})
+    run = Run(
+        tmp_path, sys.executable, str(tmp_path / "train.py"), abort, env={"PYTHONFAULTHANDLER": "1"}, cwd=tmp_path
+    )
     assert "Fatal Python error: Aborted" in run.err
     own = (
         "import os, signal; signal.signal(signal.SIGSEGV, lambda *_: os._exit(3)); os.kill(os.getpid(), signal.SIGSEGV)"
@@ -296,7 +298,7 @@ def test_abort_and_programs_that_handle_a_crash_are_left_alone(tmp_path: Path) -
     run = Run(tmp_path, sys.executable, "-c", own)
     assert (run.code, run.err) == (3, "")
     closed = "import os; os.close(2); os.kill(os.getpid(), 11)"
-    assert Run(tmp_path, sys.executable, "-c", closed).code == -signal.SIGSEGV
+    assert Run(tmp_path, sys.executable, "-c", closed, cwd=tmp_path).code == -signal.SIGSEGV
 
 
 WAITING = """
