@@ -85,11 +85,11 @@ class System:
 
         return leftovers.unused(paths)
 
-    def gpu_memory(self, gpus: Collection[str]) -> list[str]:
-        """Which of these GPUs have memory in use, one line each; none without an NVIDIA driver."""
+    def gpu_memory(self, gpus: Collection[str]) -> dict[str, int]:
+        """As memory_in_use of gridtf.host.gpus."""
         from gridtf.host.gpus import memory_in_use
 
-        return [f"GPU {gpu} has {mib} MiB in use" for gpu, mib in memory_in_use(gpus).items()]
+        return memory_in_use(gpus)
 
     def parent(self) -> int:
         """The id of the parent process, which changes when the parent dies."""

@@ -100,6 +100,7 @@ HostRecord = {
     "master_port": Port,
     "tensorflow?": {str: str},
     "door?": Port,
+    "gpus_in_use?": {str: Count},
 }
 RankRecord = {
     **_Reached,

@@ -60,6 +60,7 @@ class Start:
         self._ports: dict[str, int] = {}  # of the tasks
         self._shares: Mapping[str, Sequence[str]] = {}  # the GPUs of the tasks
         self._before: set[str] = set()  # files in shared memory before the tasks started
+        self._in_use: dict[str, int] = {}  # GPU -> MiB of its memory, before the tasks started
         self.fence: fence.Fence | None = None
 
     @property
@@ -88,8 +89,7 @@ class Start:
             entrance = containers.find(plan.spec, host, self._system.environ)
         self._grant = grant = gpus or self._claim_gpus()
         self._conversation.ignored = self._scheduler.injob.warnings
-        if plan.attempt.number > 1:
-            self._wait_for_gpu_memory(grant)
+        self._in_use = self._look_at_gpu_memory(grant)
         self._state.waits = ""
         processes.need_open_files(len(mine) + 1 + fence.FILES)  # a port each, and MASTER_PORT
         self._shares = share_gpus(host, mine, grant.gpus)
@@ -127,7 +127,8 @@ class Start:
             whose = "of memory, made by this or another job of yours"
             found += [f"{path} ({files[path] >> 20} MiB {whose})" for path in sorted(unused)][:_MOST_FILES]
         if self.gpus:
-            found += self._system.gpu_memory(self.gpus)
+            in_use = self._system.gpu_memory(self.gpus).items()
+            found += _in_use({gpu: mib for gpu, mib in in_use if mib > self._in_use.get(gpu, 0)})
         if self._grant and self.gpus and survivors and self._grant.descriptors:
             found.append(f"claims of GPUs {', '.join(self.gpus)}")
         return found
@@ -149,14 +150,14 @@ class Start:
             self._conversation.report()
             self._conversation.listen()
 
-    def _wait_for_gpu_memory(self, grant: GpuGrant) -> None:
-        """The driver may take a while to free the memory of processes that have just ended."""
-        deadline = self._system.monotonic() + _GPU_MEMORY
+    def _look_at_gpu_memory(self, grant: GpuGrant) -> dict[str, int]:
+        """GPU -> MiB in use. After an attempt, the driver may take a while to free what its processes had."""
+        deadline = self._system.monotonic() + (_GPU_MEMORY if self._plan.attempt.number > 1 else 0.0)
         while used := self._system.gpu_memory(grant.gpus):
             if self._system.monotonic() >= deadline:
-                self._state.log(f"tasks start although {'; '.join(used)}")
-                return
-            self._wait_for_gpus("; ".join(used), 1.0)
+                break
+            self._wait_for_gpus("; ".join(_in_use(used)), 1.0)
+        return used
 
     # --- the rendezvous
 
@@ -179,6 +180,7 @@ class Start:
             "ports": self._ports,
             "master_port": master_port,
             "gpus": self._shares,
+            **({"gpus_in_use": self._in_use} if self._in_use else {}),
             "versions": {"gridtf": __version__, "python": sys.version.split()[0]},
             "tensorflow": self._installed,
             **gates.record(),
@@ -269,3 +271,8 @@ class Start:
         folders = [plan.attempt.run.path, *local, *([environment.HOME] if environment.runs_gridtf(plan, task) else [])]
         whole = containers.command(entrance, plan.spec, argv, plan.cwd, folders, names, gpus=task.gpus > 0)
         return whole, containers.environment(entrance, env, names)
+
+
+def _in_use(memory: Mapping[str, int]) -> list[str]:
+    """A line for each GPU. memory: GPU -> MiB."""
+    return [f"GPU {gpu} has {mib} MiB in use" for gpu, mib in memory.items()]

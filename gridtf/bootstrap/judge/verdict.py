@@ -34,14 +34,16 @@ _FIT_WORKS = (
     "--env TF_USE_LEGACY_KERAS=1"
 )
 _TOO_MANY = "the limit on your processes and threads, or on memory, is reached on that host: see ulimit -u and -v"
+_GPU_MEMORY = "the GPU or the host ran out of memory: use a smaller batch or model"
 # A substring of a log's last lines -> the hint.
 _HINTS = (
     ("No module named 'tensorflow'", "TensorFlow is not in the task's Python: add set-up lines (--setup) or --python"),
     ("No space left on device", "a disk is full: look at df on that host and at your quota"),
     ("Disk quota exceeded", "your quota is used up"),
+    ("OutOfMemoryError", _GPU_MEMORY),
     ("MemoryError", "the task ran out of memory: request more with --mem, or use less"),
     ("std::bad_alloc", "the task ran out of memory: request more with --mem, or use less"),
-    ("RESOURCE_EXHAUSTED", "the GPU or the host ran out of memory: use a smaller batch or model"),
+    ("RESOURCE_EXHAUSTED", _GPU_MEMORY),
     (
         "Could not start gRPC server",
         "the port was taken: was TF_GRPC_REUSE_PORT changed or a port hard-coded? TensorFlow before 2.3 needs "

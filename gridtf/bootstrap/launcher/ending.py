@@ -42,7 +42,7 @@ class Ending:
 
     Attributes:
         tasks: The tasks of the attempt; none before they are placed.
-        versions: How the hosts' versions of TensorFlow differ; empty where they don't.
+        noticed: What was noticed before the start, and explains failures: different versions, GPUs in use.
         error: What has ended the attempt, where that was no task and no signal.
         orphaned: Why the scheduler cannot learn of the job's end any more; empty where it can.
     """
@@ -53,7 +53,7 @@ class Ending:
         self._parent = Parent(self._system.parent(), self._system.name(self._system.parent()))
         self._begun = float("inf")  # when the tear-down began, in seconds since the epoch
         self.tasks: Sequence[PlacedTask] = ()
-        self.versions = ""
+        self.noticed: tuple[str, ...] = ()
         self.error: Exception | None = None
         self.orphaned = ""
 
@@ -170,7 +170,7 @@ class Ending:
             return end
         if cause.how == LOST and len(lost) == 1:
             also = ""  # this is the reason itself
-        also = "; ".join(filter(None, (end.reason if end else also, self.versions)))
+        also = "; ".join(filter(None, (end.reason if end else also, *self.noticed)))
         if cause.how == FAILED:
             return verdict.of_task(cause.task, records[cause.task.name], attempt, also)
         return verdict.of_other(cause, records, attempt, also)

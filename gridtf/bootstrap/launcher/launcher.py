@@ -416,9 +416,12 @@ class Launcher(Fields):
         published = self.hosts.reports.published
         addresses.check(sorted(published.items()))
         self.reporter.note("rendezvous")
-        self.ending.versions = differing = versions.differing(plan.tasks, published)
+        differing, in_use = versions.differing(plan.tasks, published), self.hosts.reports.gpus_in_use()
+        self.ending.noticed = tuple(filter(None, (differing, in_use)))
         if differing:
             self.reporter.notice(differing, versions.ONE_VERSION)
+        if in_use:
+            self.reporter.notice(in_use)
         unfenced = fence.note(published)
         if unfenced:
             self.reporter.notice(unfenced)

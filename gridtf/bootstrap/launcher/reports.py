@@ -80,6 +80,15 @@ class Reports:
         found = {host: state["left"] for host, state in sorted(self._states.items()) if state.get("left")}
         return "; ".join(f"left on {host}: {some(lines)}" for host, lines in found.items())
 
+    def gpus_in_use(self) -> str:
+        """The job's GPUs that other programs use, before its tasks start; empty where none do."""
+        found = [
+            f"GPU {gpu} of {host} ({mib} MiB)"
+            for host, record in sorted(self.published.items())
+            for gpu, mib in record.get("gpus_in_use", {}).items()
+        ]
+        return f"other programs use {some(found)}" if found else ""
+
     def _note(self, host: str, state: Record) -> None:
         self.states += 1
         if "time" in state:

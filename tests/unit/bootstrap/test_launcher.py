@@ -760,6 +760,17 @@ def test_different_versions_of_tensorflow_are_in_status_log_and_the_verdict_on_a
     assert verdict["reason"] == f"worker:1 on h1: exit code 1 ({differ})"
 
 
+def test_gpus_that_other_programs_use_are_in_the_log_and_the_verdict_on_a_failure(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.published = {"gpus_in_use": {"0": 62802}}
+    attempt.task("h0", "worker:0", "STOPPED", 5, signal="SIGTERM")
+    attempt.task("h1", "worker:1", "FAILED", 5, exit=1)
+    _, verdict = attempt.launch()
+    in_use = "other programs use GPU 0 of h0 (62802 MiB), GPU 0 of h1 (62802 MiB)"
+    assert attempt.system.logged[0].splitlines()[0] == in_use
+    assert verdict["reason"] == f"worker:1 on h1: exit code 1 ({in_use})"
+
+
 def test_a_cluster_that_does_not_fit_into_tf_config_ends_the_job_before_its_tasks_start(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
     attempt.published = {"address": "x" * 66000}
