@@ -83,7 +83,7 @@ class Reports:
     def gpus_in_use(self) -> str:
         """The job's GPUs that other programs use, before its tasks start; empty where none do."""
         found = [
-            f"GPU {gpu} of {host} ({mib} MiB)"
+            f"{mib} MiB of GPU {gpu} on {host}"
             for host, record in sorted(self.published.items())
             for gpu, mib in record.get("gpus_in_use", {}).items()
         ]

@@ -766,7 +766,7 @@ def test_gpus_that_other_programs_use_are_in_the_log_and_the_verdict_on_a_failur
     attempt.task("h0", "worker:0", "STOPPED", 5, signal="SIGTERM")
     attempt.task("h1", "worker:1", "FAILED", 5, exit=1)
     _, verdict = attempt.launch()
-    in_use = "other programs use GPU 0 of h0 (62802 MiB), GPU 0 of h1 (62802 MiB)"
+    in_use = "other programs use 62802 MiB of GPU 0 on h0, 62802 MiB of GPU 0 on h1"
     assert attempt.system.logged[0].splitlines()[0] == in_use
     assert verdict["reason"] == f"worker:1 on h1: exit code 1 ({in_use})"
 
