@@ -1,4 +1,4 @@
-"""The line at the bottom of a terminal that says how a job stands, below lines that scroll; the only user of Rich."""
+"""The line at the bottom of a terminal that says how a job stands, below lines that scroll. Made by Rich."""
 
 from __future__ import annotations
 

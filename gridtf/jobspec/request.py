@@ -185,7 +185,7 @@ class Request(Value):
 
 
 def resolve(spec: JobSpec, scheduler: str, *, options: Sequence[Option] = (), memory: bool = True) -> Request:
-    """Compute the request of a job, filling in what the user has not specified; Scheduler.resolve completes it.
+    """Compute the request of a job, filling in what the user has not specified; Login.resolve completes it.
 
     Args:
         spec: The job.

@@ -1,4 +1,4 @@
-"""Job scripts from templates of users and of schedulers' packages. The only place that uses Jinja2."""
+"""Job scripts from templates of users and of schedulers' packages, rendered by Jinja2 in its sandbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The seam between gridtf and a scheduler: the base class, and the values that cross it.
+"""The interface between gridtf and a scheduler: the base class, and the values that both exchange.
 
 A scheduler has two halves. On the login node (``login``) it returns the directives of a job script, submits the script
 and reports the status of jobs. Inside a job (``injob``) it returns the hosts of the job and starts an agent on each of
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gridtf.schedulers.injob import InJob
     from gridtf.schedulers.login import Login
 
-# The version of this seam. A plugin that was written for another version is skipped with a warning.
+# The version of this interface. A plugin that was written for another version is skipped with a warning.
 API_VERSION = 2
 
 
@@ -295,7 +295,7 @@ class Scheduler(ABC):
     """One kind of scheduler.
 
     Attributes:
-        api_version: The version of this seam that the scheduler was written for.
+        api_version: The version of this interface that the scheduler was written for.
         name: The scheduler's name for users: ``--scheduler NAME``.
         title: The scheduler's name in messages.
         options: Options that only some schedulers have: keys of the job file and flags of the command line, with their

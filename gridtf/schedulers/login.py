@@ -46,7 +46,7 @@ class Login(ABC):
         self.scheduler = scheduler
 
     def with_site(self, plan: Plan) -> Plan:
-        """The plan with what its directives and its check depend on at this site, as ``site``. Asked once."""
+        """The plan with ``site``: what its directives and its check depend on at this site. Called once for a plan."""
         return plan
 
     @abstractmethod

@@ -135,9 +135,8 @@ ROOMS_INSIDE = ("schedulers.slurm", "schedulers.sge", "bootstrap.")  # each of t
 
 
 def room(module: str) -> str:
-    """schedulers.slurm.query -> schedulers.slurm, schedulers.api -> schedulers, bootstrap.wire.stream ->
-    bootstrap.wire,
-    errors -> errors."""
+    """schedulers.slurm.query -> schedulers.slurm, bootstrap.wire.stream -> bootstrap.wire,
+    schedulers.api -> schedulers, errors -> errors."""
     inside = ".".join(module.split(".")[:2])
     return inside if inside.startswith(ROOMS_INSIDE) else module.partition(".")[0]
 

@@ -98,7 +98,7 @@ class Agent(Fields):
         self._sampler = Sampler(0, (), self.host, self.system)
 
     def main(self, gpus: GpuGrant | None = None) -> int:
-        """Run the tasks of this host to their end; write errors to the log and, where possible, to the host's record.
+        """Run the tasks of this host to their end; write errors to the log, and tell the launcher if possible.
 
         Args:
             gpus: As in run.

@@ -21,7 +21,7 @@ EXITS = {
 
 
 class NoRunDirError(RendezvousError):
-    """The plan or the environment of the attempt did not appear on this host."""
+    """The run directory, or listener.json in it, did not appear on this host."""
 
     code = NO_RUN_DIR
 

@@ -158,7 +158,7 @@ def supervise_agent(arguments: Sequence[str]) -> int:
         arguments: ``HOST ARGUMENTS…`` as for agent.main; ``@NAME`` for HOST stands for the value of that variable.
 
     Returns:
-        The agent's exit code, or one of agent.EXITS when it was killed.
+        The agent's exit code, or one of exits.EXITS when it was killed.
     """
     from gridtf.bootstrap.agent import agent
 
@@ -205,7 +205,7 @@ class AgentSupervisor:
             launcher_gone: Returns whether the launcher has closed its end of the pipe, or died.
 
         Returns:
-            The agent's exit code, or one of agent.EXITS when it was killed.
+            The agent's exit code, or one of exits.EXITS when it was killed.
         """
         from gridtf.bootstrap.agent.exits import KILLED, LEFTOVERS, ORPHANED
 

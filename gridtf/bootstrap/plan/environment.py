@@ -275,7 +275,7 @@ def merge_environment(
     Args:
         own: The environment with which the agent was started.
         sent: The environment of the job script.
-        host_variables: As Scheduler.host_variables.
+        host_variables: As InJob.variables_of_host returns them.
     """
 
     def of_host(name: str) -> bool:

@@ -42,7 +42,7 @@ class Helper:
 
         Args:
             work: What it does, with its end of a connection to this process. It keeps no other descriptor open that it
-                does not need, and sees to it what becomes of it when this process ends.
+                does not need, and ends by itself when this process ends, or leaves its work in order.
 
         Returns:
             False where that is impossible, as with too many processes.

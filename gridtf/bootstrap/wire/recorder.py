@@ -1,4 +1,4 @@
-"""The launcher's records and its log: each written by a forked process, for which the launcher never waits.
+"""The records of a running attempt and the launcher's log: each written by a forked process.
 
 A file system that hangs, is full or is gone then costs records, and nothing else.
 """
