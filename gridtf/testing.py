@@ -316,10 +316,12 @@ class SchedulerConformance(_Plans):
         assert kind.api_version == API_VERSION, f"api_version is {kind.api_version}, this gridtf has {API_VERSION}"
         prefix = login.directive_prefix
         assert prefix == "" or re.fullmatch(r"#\S+", prefix), f"directive_prefix {prefix!r} is not a shell comment"
+        known = {option.key for option in schedulers.job_options(plugins=True)}
         for option in kind.options:
             assert isinstance(option, Option), f"options holds {option!r}, not an Option"
             assert option.flags[0].startswith("--"), f"option {option.key}: its first flag must be the long one"
             assert option.help, f"option {option.key}: it has no help"
+            assert option.key in known, f"option {option.key}: another option has one of its flags, {option.flags}"
         assert injob.last_warnings <= injob.warnings, "last_warnings has signals that are not in warnings"
         assert login.template is None or login.template.is_file(), f"template {login.template}: no such file"
 
