@@ -17,9 +17,7 @@ PLACE = (
     of_scheduler("partition", "--partition -p --queue -q", "NAME", "Slurm's partition, Grid Engine's queue"),
     of_scheduler("account", "--account -A --project", "NAME", "Slurm's account, Grid Engine's project"),
 )
-# For schedulers that can keep a job off some hosts.
 EXCLUDE = of_scheduler("exclude", "--exclude -x", "HOST[,HOST]", "hosts that the job must not use", kind="words")
-# For schedulers that send mail.
 NOTIFY = of_scheduler("notify", "--notify", "mail[:ADDRESS]", "have the scheduler send mail when the job ends")
 
 # Quotes, backslashes and # have a meaning in some scheduler's directives; whitespace ends a value.
