@@ -47,7 +47,7 @@ class Records(Fields):
         verdict: verdict.json.
         stop: stop.json.
         launcher: The launcher's heartbeat.
-        hosts: The agents' heartbeats, with the states of their tasks.
+        hosts: What each host has reported, with the states of its tasks.
         logs: File names of the tasks' logs.
         has_log: Whether the job script has a log.
         empty_log: Whether that is known to be empty, and explains nothing.
