@@ -102,7 +102,8 @@ def _in_toml(line: str) -> str:
     value = value.lower() if value in ("True", "False") else value
     with contextlib.suppress(ValueError):
         toml_parser().loads(f"{key} = {value}")
-        return "" if line.startswith(f"{key} = {value}") else f"{key} = {value}"  # it is wrong only where it stands
+        right = re.match(rf"{key}\s*=\s*{re.escape(value)}", line)  # it is wrong only where it stands
+        return "" if right else f"{key} = {value}"
     listed = value[0] + value[-1] == "[]"
     words = [word.strip("\"' ") for word in (value[1:-1].split(",") if listed else [value])]
     if re.search(r"[][{}=\\\"']", "".join(words)):

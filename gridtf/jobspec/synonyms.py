@@ -143,6 +143,8 @@ def _resource(part: str) -> Setting:
 
 def _item(word: str, value: object) -> tuple[Setting, ...]:
     key, item = found(word, rows("items")) or ("", "")
+    if item == "mail" and value in ("NONE", "n"):  # sbatch's and qsub's words for no mail
+        return ()
     lines = item.format("…" if value in (None, True) else value).splitlines()
     return tuple((key, line, "") for line in lines) if value is not False else ()
 

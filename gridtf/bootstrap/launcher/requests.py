@@ -18,7 +18,8 @@ from gridtf.run import recordtypes
 from gridtf.run.rundir import Attempt, listdir, read_record
 
 _FOLDER_PAUSE = 2.0  # seconds between two looks; each is one listing of a folder that does not grow
-_RESTART_PAUSE = 30.0  # seconds after which a process that has ended without a request is replaced
+_RESTART_PAUSE = 30.0  # seconds from one start of the process to the next, should it end
+_ID = 16  # characters of a request; the launcher may have been stopped for several of them
 
 
 class Requests:
@@ -34,14 +35,10 @@ class Requests:
         self._helper = Helper(_RESTART_PAUSE, system)
 
     def look(self) -> str:
-        """Returns the id of a request that has come since the last call; empty without one."""
+        """Returns the id of the last request that has come since the last call; empty without one."""
         if self._helper.due:
             self._helper.start(self._watch)
-        request = self._helper.hear().decode()
-        if request:  # it has found what it looked for
-            self._helper.end(signal.SIGKILL)
-            self._helper.begun = float("-inf")
-        return request
+        return self._helper.hear().decode()[-_ID:]
 
     def end(self) -> None:
         """End the process."""

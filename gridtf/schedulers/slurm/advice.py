@@ -318,7 +318,8 @@ def _refuse_partition(request: ComponentRequest, output: str, message: str, part
         others = list_partitions(one for one in partitions if one not in chosen and one.up == "up")
         key = who if (who := (refused[1] or "").lower()) in ("account", "qos") else "partition"
         why = f"partition {named}" if named else "no partition is named, so it is the default one"
-        raise SpecError(request.key(key), message, why=why, hint=f"write partition = …; others: {others}")
+        hint = f"write partition = …; others: {others}" if others else ""
+        raise SpecError(request.key(key), message, why=why, hint=hint)
 
 
 def _closed_now(chosen: Sequence[Partition]) -> str:

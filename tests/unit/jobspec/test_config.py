@@ -94,6 +94,7 @@ def test_job_file_sets_spec_and_sources(rough_path: Path) -> None:
         ("[tasks.ps]\ngpus = 1", "job.toml:3: tasks.ps.gpus: a ps takes no GPU", "leave it out"),
         ("nodes = ", "job.toml:2: Invalid value", "toml.io"),
         ("nodes = 1\nnodes = 2", "job.toml:3: Cannot overwrite a value", "keep one of the lines"),
+        ("nodes=1\nnodes=2", "job.toml:3: Cannot overwrite a value", "keep one of the lines"),
         ("[env]\n[env]", "job.toml:3: Cannot declare env twice", "toml.io"),
         ("[tasks.ps]\n[tasks.ps]", "job.toml:3: Cannot declare tasks.ps twice", "toml.io"),
         ("setup = [", "job.toml:2: ", "toml.io"),

@@ -135,6 +135,7 @@ def test_closed_or_forbidden_partition_is_refused() -> None:
     assert error.hint == "write partition = …; others: gpu (default), cpu"
     error = refusal("allocation failure: User's group not permitted to use this partition\n")
     assert error.hint == "write partition = …; others: cpu, short"  # not the default one, which is refused
+    assert refusal(CLOSED, "").hint == refusal(CLOSED, NODES_DOWN, partition="gpu").hint == ""  # there are no others
 
 
 def test_walltime_above_the_partition_limit_is_refused() -> None:
