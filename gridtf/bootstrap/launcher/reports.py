@@ -81,13 +81,13 @@ class Reports:
         return "; ".join(f"left on {host}: {some(lines)}" for host, lines in found.items())
 
     def gpus_in_use(self) -> str:
-        """The job's GPUs that other programs use, before its tasks start; empty where none do."""
+        """The memory of the job's GPUs that was in use before its tasks started; empty where none was."""
         found = [
             f"{mib} MiB of GPU {gpu} on {host}"
             for host, record in sorted(self.published.items())
             for gpu, mib in record.get("gpus_in_use", {}).items()
         ]
-        return f"other programs use {some(found)}" if found else ""
+        return f"memory in use before the tasks started: {some(found)}" if found else ""
 
     def _note(self, host: str, state: Record) -> None:
         self.states += 1

@@ -760,13 +760,13 @@ def test_different_versions_of_tensorflow_are_in_status_log_and_the_verdict_on_a
     assert verdict["reason"] == f"worker:1 on h1: exit code 1 ({differ})"
 
 
-def test_gpus_that_other_programs_use_are_in_the_log_and_the_verdict_on_a_failure(tmp_path: Path) -> None:
+def test_memory_of_gpus_in_use_before_the_start_is_in_the_log_and_the_verdict_on_a_failure(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
     attempt.published = {"gpus_in_use": {"0": 62802}}
     attempt.task("h0", "worker:0", "STOPPED", 5, signal="SIGTERM")
     attempt.task("h1", "worker:1", "FAILED", 5, exit=1)
     _, verdict = attempt.launch()
-    in_use = "other programs use 62802 MiB of GPU 0 on h0, 62802 MiB of GPU 0 on h1"
+    in_use = "memory in use before the tasks started: 62802 MiB of GPU 0 on h0, 62802 MiB of GPU 0 on h1"
     assert attempt.system.logged[0].splitlines()[0] == in_use
     assert verdict["reason"] == f"worker:1 on h1: exit code 1 ({in_use})"
 
