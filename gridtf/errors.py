@@ -124,12 +124,13 @@ _SLIP = 0.9  # by difflib; one wrong letter in a long word, beside which less si
 _SIMILAR = 0.72  # by difflib; one wrong letter in a word of four is 0.75
 
 
-def nearest(word: str, known: list[str]) -> str:
+def nearest(word: str, known: list[str], *, before: str = "") -> str:
     """Make a hint "did you mean …?" for an unknown word.
 
     Args:
         word: The word that the user wrote.
         known: The valid words.
+        before: What stands before each of them in the hint, such as the dashes of options.
 
     Returns:
         The hint, with the most similar words, at most three; empty when no valid word is similar. A wrong guess is
@@ -144,4 +145,4 @@ def nearest(word: str, known: list[str]) -> str:
     # what difflib rates too low: a short word with two letters swapped, and the beginning of a long word
     near = near or [name for key, name in lower.items() if sorted(key) == sorted(word.lower())]
     near = near or [name for key, name in lower.items() if len(word) > 2 and key.startswith(word.lower())][:3]
-    return f"did you mean {' or '.join(near)}?" if near else ""
+    return f"did you mean {' or '.join(before + name for name in near)}?" if near else ""

@@ -15,6 +15,7 @@ TYPE_CHECKING = False  # typing would take longer to import than all of this
 if TYPE_CHECKING:
     from typing import BinaryIO
 
+OF_A_HOST = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - each host has its own
 MOST_BYTES = 1 << 22  # of a job file, a template or a program; real ones have a hundredth of that
 
 

@@ -68,5 +68,10 @@ def exit_code(state: str) -> int:
     return 0 if state == JobState.COMPLETED else SAVED_CODE if state == JobState.SAVED else 1
 
 
-# The states of a job that has ended.
 ENDED: frozenset[str] = frozenset(state for state in JobState if state.ended)
+
+# What was seen of TensorFlow, MPI and Horovod in a task, in its record; empty: nothing.
+LOADED = "loaded"  # its process has loaded TensorFlow
+ALONE = "alone"  # its process has loaded MPI or Horovod, and nobody has told it of other ranks
+JOINED = "joined"  # its port was opened
+ELSEWHERE = "elsewhere"  # it communicates in another way

@@ -8,8 +8,8 @@ A plugin's author derives a class and sets what is specific to the scheduler::
         recorded = Recorded(accepted=(Output("qsub", "1234.pbs01\\n"),), job_id="1234.pbs01", ...)
         job = RecordedJob({"PBS_JOBID": "1234.pbs01", ...}, job_id="1234.pbs01", hosts={"n1": 2, "n2": 2})
 
-SchedulerConformance is for all schedulers, BatchConformance for those that derive from BatchScheduler
-(CommandConformance: from CommandScheduler): programs on PATH stand in for their commands and print recorded outputs.
+SchedulerConformance is for all schedulers, BatchConformance for those whose halves are a CommandLogin and a BatchInJob
+(CommandConformance: a CommandLogin): programs on PATH stand in for their commands and print recorded outputs.
 LiveConformance submits jobs to a real cluster of the scheduler.
 """
 
@@ -37,9 +37,10 @@ from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import RunDir
 from gridtf.schedulers import plugins
 from gridtf.schedulers.api import API_VERSION, AgentCall, JobIdentity, JobStatus, Plan, Scheduler
-from gridtf.schedulers.batch import BatchScheduler
+from gridtf.schedulers.injob import BatchInJob
+from gridtf.schedulers.login import CommandLogin
 from gridtf.states import ENDED, JobState
-from gridtf.values import Value
+from gridtf.values import Value, of_dict
 
 # --- recorded outputs
 
@@ -273,7 +274,8 @@ class _Plans:
         """A plan as `gridtf submit` makes it; the run directory need not exist."""
         return Plan(
             spec=spec,
-            request=self.scheduler.resolve(spec),
+            scheduler=self.scheduler,
+            request=self.scheduler.login.resolve(spec),
             run_dir=run_dir,
             python=sys.executable,
             bootstrap=resources.bootstrap_script(),
@@ -308,41 +310,44 @@ class SchedulerConformance(_Plans):
         monkeypatch.chdir(tmp_path)
 
     def test_class_attributes(self) -> None:
-        kind = type(self.scheduler)
+        kind, login, injob = type(self.scheduler), self.scheduler.login, self.scheduler.injob
         assert re.fullmatch(r"[a-z][a-z0-9_-]*", kind.name), f"name {kind.name!r} is not a word of lower-case letters"
         assert kind.title and kind.title.isprintable(), f"title {kind.title!r} is not one line"
         assert kind.api_version == API_VERSION, f"api_version is {kind.api_version}, this gridtf has {API_VERSION}"
-        prefix = kind.directive_prefix
+        prefix = login.directive_prefix
         assert prefix == "" or re.fullmatch(r"#\S+", prefix), f"directive_prefix {prefix!r} is not a shell comment"
+        known = {option.key for option in schedulers.job_options(plugins=True)}
         for option in kind.options:
             assert isinstance(option, Option), f"options holds {option!r}, not an Option"
             assert option.flags[0].startswith("--"), f"option {option.key}: its first flag must be the long one"
             assert option.help, f"option {option.key}: it has no help"
-        assert kind.last_warnings <= kind.warnings, "last_warnings has signals that are not in warnings"
-        assert kind.template is None or kind.template.is_file(), f"template {kind.template}: no such file"
+            assert option.key in known, f"option {option.key}: another option has one of its flags, {option.flags}"
+        assert injob.last_warnings <= injob.warnings, "last_warnings has signals that are not in warnings"
+        assert login.template is None or login.template.is_file(), f"template {login.template}: no such file"
 
     def test_all_abstract_methods_are_implemented(self) -> None:
-        kind = type(self.scheduler)
-        assert not getattr(kind, "__abstractmethods__", ()), f"it lacks {', '.join(sorted(kind.__abstractmethods__))}"
+        for kind in map(type, (self.scheduler, self.scheduler.login, self.scheduler.injob)):
+            lacks = ", ".join(sorted(getattr(kind, "__abstractmethods__", ())))
+            assert not lacks, f"{kind.__name__} lacks {lacks}"
 
     def test_scheduler_is_found_by_its_name(self) -> None:
         assert type(schedulers.get(self.scheduler.name)) is type(self.scheduler)
 
     @pytest.mark.usefixtures("nowhere")
     def test_resolve_is_pure(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        made = {kind: self.scheduler.resolve(spec) for kind, spec in self.specs().items()}
+        made = {kind: self.scheduler.login.resolve(spec) for kind, spec in self.specs().items()}
         for name in set(os.environ) - {"PATH"}:
             monkeypatch.delenv(name)
         for kind, spec in self.specs().items():
-            assert self.scheduler.resolve(spec) == made[kind], f"{kind}: resolved twice, in another environment"
+            assert self.scheduler.login.resolve(spec) == made[kind], f"{kind}: resolved twice, in another environment"
 
     def test_request_survives_json(self) -> None:
         for kind, spec in self.specs().items():
-            request = self.scheduler.resolve(spec)
-            assert Request.from_dict(json.loads(json.dumps(request.to_dict()))) == request, kind
+            request = self.scheduler.login.resolve(spec)
+            assert of_dict(Request, json.loads(json.dumps(request.to_dict()))) == request, kind
 
     def test_resolve_in_a_hand_written_job(self) -> None:
-        request = self.scheduler.resolve(self.spec(), in_job=True)
+        request = self.scheduler.login.resolve(self.spec(), in_job=True)
         assert request.scheduler == self.scheduler.name
         assert not request.elements, "a job cannot be an array itself"
 
@@ -350,11 +355,11 @@ class SchedulerConformance(_Plans):
     def test_directives_are_printable_lines_and_reproducible(self, tmp_path: Path) -> None:
         for kind, spec in self.specs().items():
             plan = self.plan(tmp_path / "run", spec)
-            lines = self.scheduler.directives(plan)
-            assert lines == self.scheduler.directives(plan), f"{kind}: the second call returns other lines"
+            lines = self.scheduler.login.directives(plan)
+            assert lines == self.scheduler.login.directives(plan), f"{kind}: the second call returns other lines"
             for line in lines:
                 assert line.strip() and line.isprintable(), f"{kind}: {line!r} is not one printable line"
-                prefix = self.scheduler.directive_prefix
+                prefix = self.scheduler.login.directive_prefix
                 assert prefix, f"{kind}: directives, but no directive_prefix"
                 assert not line.startswith(prefix), f"{kind}: {line!r}: gridtf itself adds the prefix {prefix}"
 
@@ -362,10 +367,12 @@ class SchedulerConformance(_Plans):
     def test_submit_command_names_no_script(self, tmp_path: Path) -> None:
         for kind, spec in self.specs().items():
             plan = self.plan(tmp_path / "run", spec)
-            command = self.scheduler.submit_command(plan)
+            command = self.scheduler.login.submit_command(plan)
             script = str(RunDir(plan.run_dir).script)
             assert script not in command, f"{kind}: {command}: it reads the script from standard input"
-            assert command == self.scheduler.submit_command(plan), f"{kind}: the second call returns another command"
+            assert command == self.scheduler.login.submit_command(plan), (
+                f"{kind}: the second call returns another command"
+            )
             assert not plan.run_dir.exists(), f"{kind}: it has created the run directory"
 
     def test_rendered_script_is_bash_with_directives_in_its_head(self, tmp_path: Path) -> None:
@@ -378,20 +385,20 @@ class SchedulerConformance(_Plans):
             assert done.returncode == 0, f"{kind}: {done.stderr}"
             head = re.match(r"#!/bin/bash\n(#.*\n|\n)*", text)
             assert head, f"{kind}: it does not begin with #!/bin/bash"
-            for line in self.scheduler.directives(plan):
-                whole = f"\n{self.scheduler.directive_prefix} {line}\n"
+            for line in self.scheduler.login.directives(plan):
+                whole = f"\n{self.scheduler.login.directive_prefix} {line}\n"
                 assert whole in head[0], f"{kind}: {whole.strip()!r} is not in the script's head"
 
     def test_place_and_host_variables_match_no_common_variable(self) -> None:
         common = ("PATH", "HOME", "USER", "LANG", "PYTHONPATH", "LD_LIBRARY_PATH", "GRIDTF_RUN_DIR", "GRIDTF_SPEC")
-        hosts = self.scheduler.host_variables
+        hosts = self.scheduler.injob.host_variables
         for name in common:
             assert not self.scheduler.place_variables.match(name), f"place_variables: tasks need {name}"
             assert not (hosts and hosts.fullmatch(name)), f"host_variables: {name} belongs to the job"
 
 
 class CommandConformance(SchedulerConformance):
-    """Tests for a scheduler that derives from CommandScheduler.
+    """Tests for a scheduler whose half for the login node derives from CommandLogin.
 
     Attributes:
         recorded: Recorded outputs of its commands.
@@ -438,23 +445,23 @@ class CommandConformance(SchedulerConformance):
         for key in self.options():
             for value in ("two words", 'quo"ted', "quo'ted", "back\\slash", "a#b", "-option"):
                 plan = self.plan(tmp_path / "run", self.spec(**{key: value}))
-                error = expect_error(SpecError, partial(self.scheduler.directives, plan))
+                error = expect_error(SpecError, partial(self.scheduler.login.directives, plan))
                 assert error.key == key, f"{key} = {value!r}"
 
     def test_native_options_come_last_and_unchanged(self, tmp_path: Path) -> None:
         assert self.native, "native: set a raw option that the scheduler accepts"
-        lines = self.scheduler.directives(self.plan(tmp_path / "run", self.spec(native=self.native)))
+        lines = self.scheduler.login.directives(self.plan(tmp_path / "run", self.spec(native=self.native)))
         assert lines[-len(self.native) :] == self.native
 
     def test_native_text_that_is_not_an_option_is_refused(self, tmp_path: Path) -> None:
         plan = self.plan(tmp_path / "run", self.spec(native=("rm -rf /",)))
-        assert expect_error(SpecError, lambda: self.scheduler.directives(plan)).key == "native"
+        assert expect_error(SpecError, lambda: self.scheduler.login.directives(plan)).key == "native"
 
     def test_array_elements_of_native_options(self) -> None:
-        assert self.scheduler.resolve(self.spec()).elements == ()
+        assert self.scheduler.login.resolve(self.spec()).elements == ()
         if self.array is not None:
             option, elements = self.array
-            assert self.scheduler.resolve(self.spec(native=(option,))).elements == elements
+            assert self.scheduler.login.resolve(self.spec(native=(option,))).elements == elements
 
     # --- commands
 
@@ -463,9 +470,9 @@ class CommandConformance(SchedulerConformance):
 
     def test_submit_returns_the_job_id(self, commands: Commands, made: Plan) -> None:
         commands.print(self.recorded.accepted)
-        job = self.scheduler.submit(made).job
+        job = self.scheduler.login.submit(made).job
         assert job.job_id == self.recorded.job_id
-        program, *arguments = self.scheduler.submit_command(made)
+        program, *arguments = self.scheduler.login.submit_command(made)
         assert arguments in commands.calls(Path(program).name), "submit does not run submit_command"
         assert made.script in commands.inputs(Path(program).name), "the script is not given by standard input"
         record = json.loads(json.dumps(job.to_record()))
@@ -473,7 +480,7 @@ class CommandConformance(SchedulerConformance):
 
     def test_refused_submission_reports_the_scheduler_s_message(self, commands: Commands, made: Plan) -> None:
         commands.print(self.recorded.refused)
-        error = expect_error(SchedulerError, lambda: self.scheduler.submit(made))
+        error = expect_error(SchedulerError, lambda: self.scheduler.login.submit(made))
         assert not isinstance(error, MaybeSubmittedError), "the scheduler has refused the job, so there is none"
         lines = "\n".join(output.err or output.out for output in self.recorded.refused)
         words = set(re.findall(r"\w{4,}", lines))
@@ -481,20 +488,22 @@ class CommandConformance(SchedulerConformance):
 
     def test_submit_without_a_job_id_may_have_succeeded(self, commands: Commands, made: Plan) -> None:
         commands.print(self.recorded.garbled)
-        error = expect_error(MaybeSubmittedError, lambda: self.scheduler.submit(made))
+        error = expect_error(MaybeSubmittedError, lambda: self.scheduler.login.submit(made))
         assert str(made.run_dir) in str(error), "the error does not name the run directory that is kept"
 
     def test_submit_that_times_out_may_have_succeeded(
         self, commands: Commands, made: Plan, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        for patience in ("submit_patience", "query_patience"):
-            monkeypatch.setattr(self.scheduler, patience, 0.3)
-        commands.hang(Path(self.scheduler.submit_command(made)[0]).name)
-        expect_error(MaybeSubmittedError, lambda: self.scheduler.submit(made))
+        login = self.scheduler.login
+        assert isinstance(login, CommandLogin)
+        for limit in ("submit_limit", "query_limit"):
+            monkeypatch.setattr(type(login.commands), limit, 0.3)
+        commands.hang(Path(self.scheduler.login.submit_command(made)[0]).name)
+        expect_error(MaybeSubmittedError, lambda: self.scheduler.login.submit(made))
 
     def calls(self, made: Plan) -> tuple[Callable[[], object], ...]:
         """Submit, query and cancel: the methods that run commands of the scheduler."""
-        job, tested = JobIdentity(self.recorded.job_id), self.scheduler
+        job, tested = JobIdentity(self.recorded.job_id), self.scheduler.login
         return lambda: tested.submit(made), lambda: tested.query([job]), lambda: tested.cancel(job)
 
     def test_unreachable_server_is_an_error(self, commands: Commands, made: Plan) -> None:
@@ -511,7 +520,7 @@ class CommandConformance(SchedulerConformance):
     def test_query_parses_all_states(self, commands: Commands) -> None:
         commands.print(self.recorded.listed)
         jobs = [JobIdentity(job_id) for job_id in self.recorded.states]
-        statuses = self.scheduler.query(jobs)
+        statuses = self.scheduler.login.query(jobs)
         assert {job_id: status.state for job_id, status in statuses.items()} == dict(self.recorded.states)
         for job_id, status in statuses.items():
             assert isinstance(status.state, JobState), f"{job_id}: {status.state!r}"
@@ -521,41 +530,41 @@ class CommandConformance(SchedulerConformance):
     def test_unknown_job_is_purged_and_not_completed(self, commands: Commands) -> None:
         commands.print(self.recorded.unknown)
         job = JobIdentity(self.recorded.job_id)
-        status = self.scheduler.query([job])[job.job_id]
+        status = self.scheduler.login.query([job])[job.job_id]
         assert status.purged, f"{status}: a job that the scheduler no longer knows is purged"
         assert status.state not in ENDED, f"{status}: it is not known how a purged job has ended"
 
     def test_unlisted_job_is_purged(self, commands: Commands) -> None:
         commands.print(self.recorded.listed)
-        status = self.scheduler.query([JobIdentity("999999"), *map(JobIdentity, self.recorded.states)])["999999"]
+        status = self.scheduler.login.query([JobIdentity("999999"), *map(JobIdentity, self.recorded.states)])["999999"]
         assert status.purged and status.state not in ENDED, status
 
     def test_query_of_no_jobs_runs_no_command(self, commands: Commands) -> None:
-        assert self.scheduler.query([]) == {}
+        assert self.scheduler.login.query([]) == {}
 
     def test_commands_of_a_user_share_the_answers_of_a_server(self, commands: Commands) -> None:
         job = JobIdentity(self.recorded.job_id)
-        server = self.scheduler.server(job, os.environ)
+        server = self.scheduler.login.server(job, os.environ)
         assert server, "a user's commands share answers, since the server serves all users"
-        assert self.scheduler.server(job, {**os.environ, "PWD": "/", "TERM": "dumb"}) == server
+        assert self.scheduler.login.server(job, {**os.environ, "PWD": "/", "TERM": "dumb"}) == server
 
     def test_cancel_names_the_job(self, commands: Commands) -> None:
         commands.print(self.recorded.cancelled)
         program = self.recorded.cancelled[0].program
-        self.scheduler.cancel(JobIdentity(self.recorded.job_id))
-        self.scheduler.cancel(JobIdentity(self.recorded.job_id), force=True)
+        self.scheduler.login.cancel(JobIdentity(self.recorded.job_id))
+        self.scheduler.login.cancel(JobIdentity(self.recorded.job_id), force=True)
         calls = commands.calls(program)
         assert len(calls) == 2 and all(self.recorded.job_id in call for call in calls), calls
 
     def test_cancel_of_an_ended_job_is_no_error(self, commands: Commands) -> None:
         commands.print(self.recorded.ended)
-        self.scheduler.cancel(JobIdentity(self.recorded.job_id))
-        self.scheduler.cancel(JobIdentity(self.recorded.job_id), force=True)
+        self.scheduler.login.cancel(JobIdentity(self.recorded.job_id))
+        self.scheduler.login.cancel(JobIdentity(self.recorded.job_id), force=True)
 
     def test_cancel_of_another_user_s_job_is_an_error(self, commands: Commands) -> None:
         commands.print(self.recorded.denied)
         job = JobIdentity(self.recorded.job_id)
-        assert job.job_id in expect_error(SchedulerError, lambda: self.scheduler.cancel(job)).what
+        assert job.job_id in expect_error(SchedulerError, lambda: self.scheduler.login.cancel(job)).what
 
     # --- inside a job
 
@@ -565,27 +574,28 @@ class CommandConformance(SchedulerConformance):
 
     def test_identity_inside_a_job(self, inside: dict[str, str]) -> None:
         assert self.scheduler.is_current(inside)
-        job = self.scheduler.identity(inside)
+        job = self.scheduler.injob.identity(inside)
         assert (job.job_id, job.element) == (self.job.job_id, self.job.element)
-        assert job == self.scheduler.identity(inside), "the second call returns another identity"
+        assert job == self.scheduler.injob.identity(inside), "the second call returns another identity"
         json.dumps(job.to_record())
 
     def test_allocation_has_the_hosts_and_slots(self, inside: dict[str, str]) -> None:
-        request = self.scheduler.resolve(self.spec(**self.job.values), in_job=True)
-        hosts = self.scheduler.allocation(inside, request, _no_wait).hosts
+        request = self.scheduler.login.resolve(self.spec(**self.job.values), in_job=True)
+        hosts = self.scheduler.injob.allocation(inside, request, _no_wait).hosts
         names = [host.name for host in hosts]
         assert len(names) == len(set(names)), f"a host is listed twice: {names}"
         assert [(host.name, host.slots) for host in hosts] == list(self.job.hosts.items())
 
 
 class BatchConformance(CommandConformance):
-    """Tests for a scheduler that derives from BatchScheduler."""
+    """Tests for a scheduler that derives from BatchInJob."""
 
     def test_agent_command_names_the_host(self, inside: dict[str, str], tmp_path: Path) -> None:
-        assert isinstance(self.scheduler, BatchScheduler)
+        injob = self.scheduler.injob
+        assert isinstance(injob, BatchInJob)
         call = AgentCall(("RUN", "1"), lambda *_: 0, ("python", "-m", "agent"), tmp_path / "log")
         for host in self.job.hosts:
-            words = list(self.scheduler.agent_command(host, call, inside))
+            words = list(injob.agent_command(host, call, inside))
             at = words.index("python")
             assert words[at:] == ["python", "-m", "agent", host, "RUN", "1"], words
             assert host in words[:at], f"{words}: no word before the agent's command names its host"
@@ -616,7 +626,7 @@ class LiveConformance(_Plans):
         yield jobs
         for job in jobs:
             if self.status(job).state in (JobState.PENDING, JobState.RUNNING):
-                self.scheduler.cancel(job)
+                self.scheduler.login.cancel(job)
 
     def submit(self, folder: Path, jobs: list[JobIdentity], *lines: str, **values: Any) -> JobIdentity:
         """Submit a job.
@@ -634,15 +644,15 @@ class LiveConformance(_Plans):
         run = RunDir(folder / f"run-{len(jobs)}")
         run.path.mkdir()
         plan = self.plan(run.path, spec)
-        head = [f"{self.scheduler.directive_prefix} {line}" for line in self.scheduler.directives(plan)]
-        job = self.scheduler.submit(plan.replace(script="\n".join(["#!/bin/bash", *head, *lines, ""]))).job
+        head = [f"{self.scheduler.login.directive_prefix} {line}" for line in self.scheduler.login.directives(plan)]
+        job = self.scheduler.login.submit(plan.replace(script="\n".join(["#!/bin/bash", *head, *lines, ""]))).job
         jobs.append(job)
         return job
 
     def status(self, job: JobIdentity) -> JobStatus:
         """The status of a job from the queue, or if it is purged, from the accounting."""
-        status = self.scheduler.query([job])[job.job_id]
-        return self.scheduler.accounting([job]).get(job.job_id, status) if status.purged else status
+        status = self.scheduler.login.query([job])[job.job_id]
+        return self.scheduler.login.accounting([job]).get(job.job_id, status) if status.purged else status
 
     def until(self, job: JobIdentity, *states: JobState, purged: bool = False) -> JobStatus:
         """Wait until a job is in one of these states, or with ``purged``, until the scheduler no longer knows it."""
@@ -674,20 +684,20 @@ class LiveConformance(_Plans):
         while not begun.exists():  # so that the cancel reaches the script, not its start
             assert self.status(job).state == JobState.RUNNING
             time.sleep(0.1)
-        self.scheduler.cancel(job)
+        self.scheduler.login.cancel(job)
         assert self.until(job, *map(JobState, ENDED), purged=True).state != JobState.COMPLETED
-        self.scheduler.cancel(job)  # a second time is no error
+        self.scheduler.login.cancel(job)  # a second time is no error
 
     def test_live_held_job_is_pending(self, folder: Path, submitted: list[JobIdentity]) -> None:
         if self.hold:
             job = self.submit(folder, submitted, "exit 0", native=self.hold)
             assert self.until(job, JobState.PENDING).state == JobState.PENDING
-            self.scheduler.cancel(job)
+            self.scheduler.login.cancel(job)
             assert self.until(job, *map(JobState, ENDED), purged=True).state != JobState.COMPLETED
 
     def test_live_unknown_job_is_purged(self) -> None:
         job = self.unknown_job()
-        status = self.scheduler.query([job])[job.job_id]
+        status = self.scheduler.login.query([job])[job.job_id]
         assert status.purged and status.state not in ENDED, status
 
     def unknown_job(self) -> JobIdentity:
@@ -703,9 +713,9 @@ sys.path[:] = {[os.path.realpath(path) if path else str(Path.cwd()) for path in 
 from {kind.__module__} import {kind.__qualname__} as Kind
 from gridtf.jobspec.spec import JobSpec
 scheduler = Kind()
-request = scheduler.resolve(JobSpec.from_dict({self.spec(nodes=self.most_hosts).to_dict()!r}), in_job=True)
-hosts = scheduler.allocation(os.environ, request, lambda reason, seconds: None).hosts
-job = scheduler.identity(os.environ)
+request = scheduler.login.resolve(JobSpec.from_dict({self.spec(nodes=self.most_hosts).to_dict()!r}), in_job=True)
+hosts = scheduler.injob.allocation(os.environ, request, lambda reason, seconds: None).hosts
+job = scheduler.injob.identity(os.environ)
 text = json.dumps([scheduler.is_current(os.environ), job.job_id, [host.name for host in hosts]])
 open({str(result)!r}, "w").write(text)
 """

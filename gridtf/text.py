@@ -123,3 +123,11 @@ def toml_key(name: str) -> str:
 def columns(text: str) -> int:
     """The columns of a terminal that text without control characters takes, as cut counts them."""
     return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+def whole(text: str) -> int | None:
+    """Parse a whole number in a scheduler's output or files, such as ``16``; None for other text.
+
+    Stricter than int(), which accepts digits of other scripts and fails on numbers of thousands of digits.
+    """
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None

@@ -6,12 +6,16 @@ together they were a third of the time in which the launcher and the agents star
 
 from __future__ import annotations
 
+import sys
+
 TYPE_CHECKING = False  # importing typing would take longer than all of this
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, ClassVar
+    from collections.abc import Callable, Mapping
+    from typing import Any, ClassVar, TypeVar
 
     from typing_extensions import Self, dataclass_transform
+
+    V = TypeVar("V", bound="Value")
 else:
 
     def dataclass_transform(**_: object) -> Callable[[type], type]:
@@ -27,12 +31,14 @@ class _Constructed:
 
     _fields: ClassVar[tuple[str, ...]] = ()
     _defaults: ClassVar[dict[str, Any]] = {}
+    _types: ClassVar[dict[str, str]] = {}
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         typed = cls.__annotations__.items()
         own = [name for name, kind in typed if name not in cls._fields and not str(kind).startswith("ClassVar")]
         cls._fields = (*cls._fields, *own)
+        cls._types = {**cls._types, **cls.__annotations__}
         cls._defaults = {**cls._defaults, **{name: cls.__dict__[name] for name in cls._fields if name in cls.__dict__}}
 
     if not TYPE_CHECKING:  # type checkers know the arguments of each class
@@ -108,9 +114,49 @@ def fields(cls: type[Value]) -> dict[str, Any]:
 
 
 def as_dict(value: Any) -> Any:
-    """A value as a dict of its fields; values in its fields, also in lists and dicts, likewise."""
+    """A value as a dict of its fields, as JSON has it; values in its fields, also in lists and dicts, likewise."""
     if isinstance(value, Value):
         return {name: as_dict(getattr(value, name)) for name in value._fields}
     if isinstance(value, list | tuple):
         return [as_dict(item) for item in value]
+    if isinstance(value, frozenset):
+        return sorted(value)
     return {key: as_dict(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+Items = tuple[str, list[str], "type[Value] | None"]
+_items_of: dict[type[Value], dict[str, Items]] = {}
+
+
+def items(cls: type[Value]) -> dict[str, Items]:
+    """What the fields of a class hold, by its annotations.
+
+    Returns:
+        Name -> (the container: tuple, frozenset, Mapping or empty for none; what is in its brackets, or the type of the
+        only item, such as ``int | None``; the class of the items if these are values).
+    """
+    if cls not in _items_of:
+        known, _items_of[cls] = vars(sys.modules[cls.__module__]), {}
+        for name in cls._fields:
+            container, _, inside = cls._types[name].rpartition("[")
+            types = inside.rstrip("]").split(", ")
+            own = known.get(types[0])
+            _items_of[cls][name] = container, types, own if isinstance(own, type) and issubclass(own, Value) else None
+    return _items_of[cls]
+
+
+def of_dict(cls: type[V], data: Mapping[str, Any]) -> V:
+    """The value of which as_dict has made this, also after JSON; unknown keys are ignored.
+
+    Args:
+        cls: Its class.
+        data: Of the kind recordtypes.kind_of(cls).
+    """
+    values = {name: data[name] for name in cls._fields if name in data}
+    for name, (container, _, own) in items(cls).items():
+        if container in _LISTED and name in values:
+            values[name] = _LISTED[container](of_dict(own, item) if own else item for item in values[name])
+    return cls(**values)
+
+
+_LISTED: dict[str, Any] = {"tuple": tuple, "frozenset": frozenset}

@@ -11,16 +11,30 @@ import hashlib
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from gridtf.errors import PlacementError, SchedulerError, SpecError
 from gridtf.host import gpus
 from gridtf.jobspec.request import Request
 from gridtf.run.rundir import RunDir
-from gridtf.schedulers import batch
+from gridtf.schedulers import arrays, words
 from gridtf.schedulers.agents import NEEDS_ENVIRONMENT
-from gridtf.schedulers.api import AgentCall, AgentEnd, Allocation, GpuNeed, Host, JobIdentity, JobStatus, Plan, Wait
-from gridtf.schedulers.batch import Answer, BatchScheduler
+from gridtf.schedulers.api import (
+    AgentCall,
+    AgentEnd,
+    Allocation,
+    GpuNeed,
+    Host,
+    JobIdentity,
+    JobStatus,
+    Plan,
+    Scheduler,
+    Wait,
+)
+from gridtf.schedulers.commands import Answer, Commands, on_path
+from gridtf.schedulers.injob import BatchInJob
+from gridtf.schedulers.login import CommandLogin, check_shared
 from gridtf.states import JobState
 
 Environ = Mapping[str, str]
@@ -36,7 +50,7 @@ _OVER = {"-26": JobState.OUT_OF_MEMORY, "-27": JobState.OUT_OF_MEMORY, "-29": Jo
 _OPTIONS = "a:A:c:C:e:fGhIj:J:k:l:m:M:N:o:p:P:q:r:R:S:u:v:VW:Xz"
 
 
-class PBS(BatchScheduler):
+class PBS(Scheduler):
     """Jobs of a PBS server.
 
     Job ids are ``1234.server``, for a job array ``1234[].server``, for an element of one ``1234[3].server``.
@@ -44,16 +58,51 @@ class PBS(BatchScheduler):
 
     name = "pbs"
     title = "PBS"
-    directive_prefix = "#PBS"
-    list_command = "qstat -u $USER"
-    # tm(3): each host's own pbs_mom identifies a process by these
-    host_variables = re.compile(r"PBS_(NODENUM|TASKNUM|MOMPORT)")
-    start_variables = ("PBS_JOBID",)
-
-    # --- on the login node
+    options = words.PLACE
 
     def is_available(self, environ: Environ) -> bool:
-        return batch.on_path("qsub", environ) and batch.on_path("pbs_rstat", environ)  # Torque lacks the latter
+        return on_path("qsub", environ) and on_path("pbs_rstat", environ)  # Torque lacks the latter
+
+    def is_current(self, environ: Environ) -> bool:
+        return "PBS_JOBID" in environ and environ.get("PBS_ENVIRONMENT") in ("PBS_BATCH", "PBS_INTERACTIVE")
+
+    @cached_property
+    def login(self) -> PBSLogin:
+        return PBSLogin(self)
+
+    @cached_property
+    def injob(self) -> PBSInJob:
+        return PBSInJob(self)
+
+
+class PBSCommands(Commands):
+    """Runs PBS's commands."""
+
+    title = "PBS"
+
+    def run(self, argv: Sequence[str], *, limit: float, text: str = "") -> Answer:
+        answer = super().run(argv, limit=limit, text=text)
+        # qstat then shows no job at all, and ends with 0
+        if "-x" in argv and "not configured to maintain job history" in answer.err:
+            return super().run([word for word in argv if word != "-x"], limit=limit)
+        return answer
+
+    def unreachable(self, answer: Answer) -> bool:
+        return bool(re.search(r"cannot connect to server|Couldn't connect to cluster|Connection refused", answer.err))
+
+    def unknown_job(self, answer: Answer) -> bool:
+        return bool(re.search(r"Unknown Job Id|Job has finished|invalid for state of job", answer.err))
+
+    def outcome_unknown(self, answer: Answer) -> bool:
+        return bool(re.search(r"End of File|Premature end of message|protocol error", answer.err))
+
+
+class PBSLogin(CommandLogin):
+    """Submits to a PBS server and queries it."""
+
+    commands = PBSCommands()
+    directive_prefix = "#PBS"
+    list_command = "qstat -u $USER"
 
     def parse_native(self, native: Sequence[str]) -> Mapping[str, str]:
         """``-q gpu -l walltime=1:0:0`` -> {"-q": "gpu", "-l": "walltime=1:0:0", "-l walltime": "1:0:0"}"""
@@ -75,7 +124,7 @@ class PBS(BatchScheduler):
             return ()
         text = native["-J"].partition("%")[0]  # %5: no more than five at a time
         hint = "write -J FIRST-LAST or -J FIRST-LAST:STEP, such as -J 0-15:2"
-        return batch.array_elements(text, lambda part: SpecError("native", f"-J {text} is no range", hint=hint))
+        return arrays.array_elements(text, f"-J {text}", hint)
 
     def directives(self, plan: Plan) -> tuple[str, ...]:
         request = plan.request
@@ -84,15 +133,15 @@ class PBS(BatchScheduler):
             raise SpecError(key, "all tasks of a PBS job run in one queue", hint="leave it out")
         if request.nodes[0] != request.nodes[1]:
             raise SpecError("nodes", "PBS takes a number of hosts, no range", hint=f"write {request.nodes[0]}")
-        own = {"-N": batch.word("name", request.name), "-l select": _select(request), "-l place": "scatter"}
+        own = {"-N": words.word("name", request.name), "-l select": _select(request), "-l place": "scatter"}
         if request.walltime is not None:
             own["-l walltime"] = str(request.walltime)  # in seconds
         named = (("-q", "partition"), ("-A", "account"))
-        own |= {option: batch.word(key, request.options[key]) for option, key in named if key in request.options}
+        own |= {option: words.word(key, request.options[key]) for option, key in named if key in request.options}
         own |= {"-S": "/bin/bash", "-j": "oe", "-r": "y"}
         # qsub refuses two selects, so the user's options replace gridtf's
         lines = [f"{key}{'=' if ' ' in key else ' '}{text}" for key, text in own.items() if key not in request.native]
-        return (*lines, *batch.native(plan.spec))
+        return (*lines, *words.native(plan.spec))
 
     def submit_command(self, plan: Plan) -> tuple[str, ...]:
         run = RunDir(plan.run_dir)
@@ -104,7 +153,7 @@ class PBS(BatchScheduler):
         return ("qsub", "-o", str(log))
 
     def check(self, plan: Plan) -> Sequence[str]:
-        batch.check_shared(plan)
+        check_shared(plan)
         return ()
 
     def parse_job_id(self, output: str) -> str:
@@ -112,8 +161,8 @@ class PBS(BatchScheduler):
 
     def find_submitted(self, plan: Plan) -> JobIdentity | None:
         name = plan.request.native.get("-N", plan.request.name)
-        ids = self.run(["qselect", "-N", name], limit=self.query_patience).out.split()
-        output = self.run(["qstat", "-x", "-f", *ids], limit=self.query_patience).out if ids else ""
+        ids = self.commands.run(["qselect", "-N", name], limit=self.commands.query_limit).out.split()
+        output = self.commands.run(["qstat", "-x", "-f", *ids], limit=self.commands.query_limit).out if ids else ""
         # Output_Path is ``login1.site:/home/ann/runs/digits-1/job.log``
         ours = [job_id for job_id, values in _jobs(output) if f":{plan.run_dir}/" in values.get("Output_Path", "")]
         return JobIdentity(ours[-1]) if ours else None
@@ -124,29 +173,16 @@ class PBS(BatchScheduler):
     def parse_query(self, output: str, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
         return {job_id: _status(values) for job_id, values in _jobs(output)}
 
-    def run(self, argv: Sequence[str], *, limit: float, text: str = "") -> Answer:
-        answer = super().run(argv, limit=limit, text=text)
-        # qstat then shows no job at all, and ends with 0
-        if "-x" in argv and "not configured to maintain job history" in answer.err:
-            return super().run([word for word in argv if word != "-x"], limit=limit)
-        return answer
-
     def cancel_command(self, job: JobIdentity, force: bool) -> Sequence[str]:
         return ["qdel", *(["-W", "force"] if force else []), job.job_id]
 
-    def unreachable(self, answer: Answer) -> bool:
-        return bool(re.search(r"cannot connect to server|Couldn't connect to cluster|Connection refused", answer.err))
 
-    def unknown_job(self, answer: Answer) -> bool:
-        return bool(re.search(r"Unknown Job Id|Job has finished|invalid for state of job", answer.err))
+class PBSInJob(BatchInJob):
+    """Reads the hosts of a PBS job, and starts its agents."""
 
-    def outcome_unknown(self, answer: Answer) -> bool:
-        return bool(re.search(r"End of File|Premature end of message|protocol error", answer.err))
-
-    # --- inside a job
-
-    def is_current(self, environ: Environ) -> bool:
-        return "PBS_JOBID" in environ and environ.get("PBS_ENVIRONMENT") in ("PBS_BATCH", "PBS_INTERACTIVE")
+    # tm(3): each host's own pbs_mom identifies a process by these
+    host_variables = re.compile(r"PBS_(NODENUM|TASKNUM|MOMPORT)")
+    start_variables = ("PBS_JOBID",)
 
     def identity(self, environ: Environ) -> JobIdentity:
         # the cookie differs between starts; it is a password for pbs_mom, so only its hash may be written to files

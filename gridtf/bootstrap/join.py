@@ -21,15 +21,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gridtf import schedulers
-from gridtf.bootstrap import addresses, environment, messages, rendezvous
-from gridtf.bootstrap.fence import HOSTS, OFF, Fence
-from gridtf.bootstrap.heartbeat import backoff
-from gridtf.bootstrap.messages import MessageError
-from gridtf.bootstrap.placement import PlacedTask, place
-from gridtf.bootstrap.rendezvous import AttemptPlan, PortHolder, port_of
-from gridtf.bootstrap.stream import Link, Listener, link_of
+from gridtf.bootstrap.agent.fence import Fence
+from gridtf.bootstrap.agent.guard import HOSTS, OFF
+from gridtf.bootstrap.plan import addresses, environment, rendezvous
+from gridtf.bootstrap.plan.placement import PlacedTask, place
+from gridtf.bootstrap.plan.rendezvous import AttemptPlan, PortHolder, port_of
+from gridtf.bootstrap.plan.versions import releases_port
 from gridtf.bootstrap.system import System
-from gridtf.bootstrap.versions import releases_port
+from gridtf.bootstrap.wire import messages
+from gridtf.bootstrap.wire.heartbeat import backoff
+from gridtf.bootstrap.wire.messages import MessageError
+from gridtf.bootstrap.wire.stream import RECONNECT_LIMIT, Link, Listener, link_of
 from gridtf.errors import GridtfError, PlacementError, RendezvousError, RunDirError, SchedulerError, UsageError
 from gridtf.host import processes, procfs
 from gridtf.host.gpus import GpuGrant, listed
@@ -56,14 +58,12 @@ from gridtf.run.rundir import (
     write_record,
 )
 from gridtf.schedulers.api import Allocation, GpuNeed, Host, JobIdentity, RankVariables, Scheduler
-from gridtf.schedulers.batch import whole
 from gridtf.states import TaskState, of_exit
-from gridtf.text import counted, plain, some
+from gridtf.text import counted, plain, some, whole
 from gridtf.values import Fields, Value
 
 _LEADER = "rank-0"
 _SEE_OFF = 10.0  # seconds within which the others have read the last message of rank 0
-_RETURN = 10.0  # seconds within which a process connects again when its connection was closed
 _LEADER_MARGIN = 30  # seconds that other ranks wait longer than rank 0, which can report the missing ranks
 
 
@@ -80,7 +80,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     Raises:
         GridtfError: This process cannot join.
     """
-    from gridtf.bootstrap.main import add_to_index, named
+    from gridtf.bootstrap.unsubmitted import add_to_index, named
     from gridtf.jobspec import config
 
     if len(argv) < 2 or argv[0] != "--parent":
@@ -92,7 +92,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     words = [*argv[2:], "--", "gridtf_join"]
     spec = schedulers.with_options(
         lambda table, complete: config.from_arguments(
-            words, environ, Path.cwd(), table, complete=complete, runs_here=True
+            words, environ, Path.cwd(), table, complete=complete, use=config.Use.HERE
         )
     ).spec
     scheduler = schedulers.get(spec.scheduler or schedulers.around_this_process(environ))
@@ -101,7 +101,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     run = RunDir(Path(spec.run_dir or Path(spec.run_root or RUN_ROOT) / f"{spec.title}-{member.step}").absolute())
     spec = named(spec, environ)  # not for the path: tasks that qrsh starts do not all have the name
     # only srun or mpirun knows the number of hosts, and of processes per host
-    request = scheduler.resolve(spec.replace(nodes=None, tasks_per_node=None), in_job=True)
+    request = scheduler.login.resolve(spec.replace(nodes=None, tasks_per_node=None), in_job=True)
     system = System(dict(environ))
     identity = _identity(scheduler, environ)
     job_id = environ.get("GRIDTF_JOB_ID") or (identity.job_id if identity else member.step)
@@ -121,7 +121,9 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         )
         record = _own_record(member, grant, grant.environment(environ), holder)
         fence.close(holder.held([record["port"]]))
-        return record | fence.record() | addresses.published(spec, scheduler.this_host(environ), record["address"])
+        return (
+            record | fence.record() | addresses.published(spec, scheduler.injob.this_host(environ), record["address"])
+        )
 
     joining = Joining(run, spec, request, member, own, system)
     if member.rank == 0:
@@ -146,7 +148,7 @@ def _identity(scheduler: Scheduler, environ: Mapping[str, str]) -> JobIdentity |
     if scheduler.name == "local":
         return None
     try:
-        return scheduler.identity(environ)
+        return scheduler.injob.identity(environ)
     except SchedulerError:  # gridtf cannot identify the job: the name of the step will do
         return None
 
@@ -177,7 +179,7 @@ def _own_gpus(
         logged = why
         system.sleep(seconds)
 
-    return scheduler.gpu_grant(system.environ, request, need, wait)
+    return scheduler.injob.gpu_grant(system.environ, request, need, wait)
 
 
 def _own_record(member: Member, grant: GpuGrant, environ: Mapping[str, str], holder: PortHolder) -> Record:
@@ -200,7 +202,7 @@ def _own_record(member: Member, grant: GpuGrant, environ: Mapping[str, str], hol
 
 
 # The plan, the GPUs of each task, and the rendezvous.
-_Meeting = tuple[AttemptPlan, Mapping[str, Sequence[str]], rendezvous.Rendezvous]
+_Met = tuple[AttemptPlan, Mapping[str, Sequence[str]], rendezvous.Rendezvous]
 
 
 class Joining(Fields):
@@ -231,7 +233,7 @@ class Joining(Fields):
         # The record with which rank 0 opens the attempt. Its folder is made only once: two runs cannot meet in it.
         self._opened = self.run.path / f"{JOINED}{self.member.step}" / OPENED
 
-    def lead(self, tasks: Sequence[PlacedTask], known: Record, job_id: str) -> _Meeting:
+    def lead(self, tasks: Sequence[PlacedTask], known: Record, job_id: str) -> _Met:
         """Join as rank 0: open the attempt, gather the records of all ranks, and write plan and rendezvous file.
 
         Args:
@@ -286,7 +288,7 @@ class Joining(Fields):
 
     def _gather(
         self, attempt: Attempt, nonce: str, tasks: Sequence[PlacedTask], job_id: str, listener: Listener
-    ) -> _Meeting:
+    ) -> _Met:
         found = {_LEADER: self.own()}
         size, limit = self.member.size, self.spec.start_timeout
         ranks = [f"rank-{rank}" for rank in range(size)]
@@ -318,7 +320,7 @@ class Joining(Fields):
         for rank, task in zip(ranks[1:], placed[1:], strict=True):
             listener.send(rank, messages.PLAN, plan.of_host(task.host).to_record())
             own = {"gpus": {task.name: list(shares[task.name])}}
-            listener.send(rank, messages.MEETING, {**meeting.to_record(), **own})
+            listener.send(rank, messages.RENDEZVOUS, {**meeting.to_record(), **own})
         return plan, shares, meeting
 
     def _hear(self, rank: str, kind: str, content: Record, found: dict[str, Record]) -> None:
@@ -337,12 +339,12 @@ class Joining(Fields):
     def _check_lost(self, listener: Listener, found: Mapping[str, Record]) -> None:
         now = self.system.monotonic()
         for rank, since in listener.lost.items():
-            if now - since > _RETURN:
+            if now - since > RECONNECT_LIMIT:
                 where = f" on host {found[rank]['hostname']}" if rank in found else ""
                 what = f"{rank.replace('-', ' ')}{where} has closed its connection to rank 0"
                 raise RendezvousError(what, hint="was it killed?")
 
-    def follow(self) -> _Meeting:
+    def follow(self) -> _Met:
         """Join as any other rank: find the attempt that rank 0 has opened, tell it the own record, wait for its answer.
 
         Returns:
@@ -363,7 +365,7 @@ class Joining(Fields):
                 raise
             return self._answer(attempt, nonce, link)
 
-    def _answer(self, attempt: Attempt, nonce: str, link: Link) -> _Meeting:
+    def _answer(self, attempt: Attempt, nonce: str, link: Link) -> _Met:
         plan: AttemptPlan | None = None
         # rank 0 gathers the records of the others only once it has its own GPUs
         limit = (1 + rendezvous.GPU_SHARE) * self.spec.start_timeout + _LEADER_MARGIN
@@ -374,8 +376,8 @@ class Joining(Fields):
                     plan = rendezvous.plan_of(content, attempt)
                 elif kind == messages.ERROR:
                     raise RendezvousError(content["what"], why=content["why"], hint=content["hint"])
-                elif kind == messages.MEETING and plan is not None:
-                    return plan, content.get("gpus", {}), rendezvous.meeting_of(content)
+                elif kind == messages.RENDEZVOUS and plan is not None:
+                    return plan, content.get("gpus", {}), rendezvous.rendezvous_of(content)
             if not link.connected and waited - looked > 1.0:  # rank 0 may have given up and ended
                 looked = waited
                 problem = read_record(attempt.rank_error, recordtypes.HostError, nonce=nonce, own=True)
@@ -456,7 +458,7 @@ def member_of(environ: Mapping[str, str], scheduler: Scheduler) -> Member:
     Raises:
         UsageError: None of these variables is set, or their values are not valid.
     """
-    starters = (*scheduler.starters, RankVariables("RANK", "WORLD_SIZE"))
+    starters = (*scheduler.injob.starters, RankVariables("RANK", "WORLD_SIZE"))
     for starter in starters:
         if starter.rank in environ and starter.size in environ:
             return Member(*_numbers(starter.rank, starter.size, environ), _step(starter, environ, scheduler))
@@ -481,12 +483,12 @@ def _numbers(rank: str, size: str, environ: Mapping[str, str]) -> tuple[int, int
 def _step(starter: RankVariables, environ: Mapping[str, str], scheduler: Scheduler) -> str:
     """The name of this step: from the variables of srun or mpirun, else GRIDTF_JOB_ID, else the scheduler's."""
     parts = [environ.get(name, "") for name in starter.step]
-    if starter.reused and scheduler.restart_variable:
-        parts.append(environ.get(scheduler.restart_variable, "0"))
+    if starter.reused and scheduler.injob.restart_variable:
+        parts.append(environ.get(scheduler.injob.restart_variable, "0"))
     if not parts or not all(parts):
         parts = [environ.get("GRIDTF_JOB_ID", "")]
-    if not all(parts) and scheduler.start_variables and scheduler.is_current(environ):
-        start = (environ.get(name, "0") for name in scheduler.start_variables)
+    if not all(parts) and scheduler.injob.start_variables and scheduler.is_current(environ):
+        start = (environ.get(name, "0") for name in scheduler.injob.start_variables)
         parts = [text for text in start if text != "undefined"]  # Grid Engine's SGE_TASK_ID of a job that is no array
     if not all(parts):
         raise UsageError(
@@ -500,7 +502,6 @@ def assign_ranks(spec: JobSpec, size: int) -> tuple[PlacedTask, ...]:
     """The tasks that the processes become, in rank order, without hosts.
 
     Args:
-        spec: The specification of the job.
         size: The number of processes that join.
 
     Raises:
@@ -702,7 +703,6 @@ def report_task(plan: AttemptPlan, task: PlacedTask, member: str, process: Joine
 
     Args:
         plan: The plan that rank 0 made.
-        task: The task.
         member: The name of the rank's record, ``rank-N``.
         process: The process that has become the task.
         system: This host.

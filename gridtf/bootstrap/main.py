@@ -9,18 +9,19 @@ import re
 import sys
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gridtf import contract, files, schedulers
+from gridtf.bootstrap import unsubmitted
 from gridtf.errors import GridtfError, RunDirError, SpecError, UsageError
 from gridtf.host.processes import tell
+from gridtf.jobspec.checks import need_program
 from gridtf.jobspec.request import Request
-from gridtf.jobspec.spec import JobSpec, need_program
+from gridtf.jobspec.spec import JobSpec
 from gridtf.run import recordtypes
 from gridtf.run.rundir import (
     BY_HAND,
     RUN_ROOT,
-    Record,
     RunDir,
     make_folder,
     need_ours,
@@ -60,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
 
             configured = schedulers.with_options(
                 lambda table, complete: config.from_arguments(
-                    rest, os.environ, Path.cwd(), table, complete=complete, runs_here=True
+                    rest, os.environ, Path.cwd(), table, complete=complete, use=config.Use.HERE
                 )
             )
             for note in configured.notes:
@@ -87,16 +88,10 @@ def _rendered(environ: MutableMapping[str, str]) -> tuple[JobSpec, Path | None, 
     except (ValueError, TypeError, AttributeError, UsageError) as error:
         raise UsageError(f"{SPEC} cannot be read: {error}", hint="render the script again") from None
     try:
-        request = Request.from_dict(_need_request(json.loads(resolved))) if resolved else None
-    except (ValueError, TypeError, AttributeError, LookupError) as error:
+        request = recordtypes.read(Request, json.loads(resolved)) if resolved else None
+    except ValueError as error:
         raise UsageError(f"{REQUEST} cannot be read: {error}", hint="render the script again") from None
     return spec, Path(run_dir) if run_dir else None, request
-
-
-def _need_request(value: Any) -> dict[str, Any]:
-    if wrong := recordtypes.check(recordtypes.Request)(value):
-        raise ValueError(wrong)
-    return dict(value)
 
 
 def run(
@@ -130,28 +125,10 @@ def run(
         raise config.located(error, configured.sources) from None
     for note in precheck.notes(spec):
         tell(note)
-    spec = named(spec, environ)
+    spec = unsubmitted.named(spec, environ)
     run_dir = here / spec.run_dir if spec.run_dir else None
     os.chdir(spec.chdir or here)
     return launch(spec, configured.sources, run_dir, environ, begun=begun)
-
-
-def named(spec: JobSpec, environ: Mapping[str, str]) -> JobSpec:
-    """The specification of a hand-written script's job, with the name that its scheduler knows it by."""
-    if spec.name:
-        return spec
-    scheduler = schedulers.get(spec.scheduler or schedulers.around_this_process(environ))
-    return spec.replace(name=scheduler.given_name(environ))
-
-
-def add_to_index(run: RunDir, record: Record, environ: Mapping[str, str]) -> None:
-    """Add a run that gridtf has not submitted to the index of its user. record: as registry.add takes it."""
-    from gridtf.run import registry
-
-    try:
-        registry.add(run.path, record, environ)
-    except RunDirError as error:  # the index is only needed to find the job by name
-        tell(error.what)
 
 
 def launch(
@@ -165,7 +142,6 @@ def launch(
     """Prepare the run directory, then run one attempt.
 
     Args:
-        spec: The specification of the job.
         sources: Key of the specification -> where its value came from, for messages.
         run_dir: The run directory; None: a new one below run_root.
         environ: The environment of this process.
@@ -183,7 +159,7 @@ def launch(
     _refuse_copies(environ, scheduler)
     if request is None or request.scheduler != name:
         request = _resolve(scheduler, spec, sources)
-    identity = scheduler.identity(environ)
+    identity = scheduler.injob.identity(environ)
     run = _run_of(identity, spec, run_dir)
     need_ours(run.path)
     if goes_with_the_job(run.path, identity.job_id, environ):
@@ -197,14 +173,14 @@ def launch(
         tell(f"job {identity.job_id}; its run directory: {run.path}")
     elif run_dir is None or sys.stderr.isatty():  # otherwise the script names it
         tell(f"job {identity.job_id}; to see what its tasks print: gridtf logs -f {run.path}")
-    from gridtf.bootstrap import launcher
+    from gridtf.bootstrap.launcher import launcher
 
     return launcher.launch(run, spec, request, scheduler, identity.job_id, environ)
 
 
 def _resolve(scheduler: Scheduler, spec: JobSpec, sources: Mapping[str, str]) -> Request:
     try:
-        return scheduler.resolve(spec, in_job=True)
+        return scheduler.login.resolve(spec, in_job=True)
     except SpecError as error:
         from gridtf.jobspec import config
 
@@ -225,7 +201,7 @@ def goes_with_the_job(folder: Path, job_id: str, environ: Mapping[str, str]) -> 
 
 def _refuse_copies(environ: Mapping[str, str], scheduler: Scheduler) -> None:
     """Refuse to run as one of several launchers of a job, one in each task of srun or mpirun."""
-    sizes = (environ.get(names.size, "") for names in scheduler.starters if names.rank in environ)
+    sizes = (environ.get(names.size, "") for names in scheduler.injob.starters if names.rank in environ)
     copies = max((int(size) for size in sizes if re.fullmatch("[0-9]{1,18}", size)), default=1)
     if copies > 1:
         raise UsageError(
@@ -293,4 +269,4 @@ def _describe(
         record["name"] += f"_{identity.element}"
     registry.write_job(run, spec, sources)
     write_record(run.submitted, record)
-    add_to_index(run, record, environ)
+    unsubmitted.add_to_index(run, record, environ)

@@ -85,11 +85,11 @@ class System:
 
         return leftovers.unused(paths)
 
-    def gpu_memory(self, gpus: Collection[str]) -> list[str]:
-        """Which of these GPUs have memory in use, one line each; none without an NVIDIA driver."""
+    def gpu_memory(self, gpus: Collection[str]) -> dict[str, int]:
+        """As memory_in_use of gridtf.host.gpus."""
         from gridtf.host.gpus import memory_in_use
 
-        return [f"GPU {gpu} has {mib} MiB in use" for gpu, mib in memory_in_use(gpus).items()]
+        return memory_in_use(gpus)
 
     def parent(self) -> int:
         """The id of the parent process, which changes when the parent dies."""
@@ -239,10 +239,10 @@ class System:
 
     def own_folder(self, folder: Path, shared: Path) -> bool:
         """Whether each host has a folder of this name for itself, unlike a folder that all hosts are known to see."""
-        from gridtf.schedulers import batch
+        from gridtf.host import mounts
 
-        why = batch.of_one_host(folder)
-        return bool(why) and why != batch.of_one_host(shared)
+        why = mounts.of_one_host(folder)
+        return bool(why) and why != mounts.of_one_host(shared)
 
     def listening(self, ports: Collection[int], but: Collection[int] = ()) -> set[int]:
         """Those of these TCP ports on which a process of this host listens, without the sockets of these inodes."""

@@ -15,7 +15,7 @@ from gridtf.jobspec.arguments import Parser, split_command
 from gridtf.values import Value
 
 if TYPE_CHECKING:
-    from gridtf.jobspec.config import Configured
+    from gridtf.jobspec.config import Configured, Use
     from gridtf.login.job import Job
 
 
@@ -156,12 +156,12 @@ def find_job(arguments: Namespace, *, even_gone: bool = False) -> Job:
     return find(arguments.job, even_gone=even_gone)
 
 
-def configured(arguments: Namespace, *, runs_here: bool = False) -> Configured:
+def configured(arguments: Namespace, use: Use | None = None) -> Configured:
     """Read the job of submit, run or render from all layers of configuration; print notes on it to stderr.
 
     Args:
         arguments: The parsed command line.
-        runs_here: As for config.configure.
+        use: What it is configured for; None: to submit it.
 
     Returns:
         The specification of the job, and where its values came from.
@@ -171,14 +171,12 @@ def configured(arguments: Namespace, *, runs_here: bool = False) -> Configured:
         RunDirError: When the current folder has been removed.
     """
     from gridtf import schedulers
-    from gridtf.jobspec.config import configure
+    from gridtf.jobspec.config import Typed, Use, configure
     from gridtf.run.rundir import here
 
-    given, command, cwd = arguments.given, arguments.command, here()
+    typed, cwd = Typed(arguments.jobfile, arguments.given, arguments.command), here()
     job = schedulers.with_options(
-        lambda table, complete: configure(
-            arguments.jobfile, given, command, os.environ, cwd, table, complete=complete, runs_here=runs_here
-        )
+        lambda table, complete: configure(typed, os.environ, cwd, table, complete=complete, use=use or Use.SUBMIT)
     )
     for note in job.notes:
         output.message(f"gridtf: {note}")

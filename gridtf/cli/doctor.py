@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ def run_doctor(arguments: Namespace) -> int:
     if arguments.end and not arguments.probe:
         raise UsageError("--end is a measurement of the probe", hint="gridtf doctor --probe --end")
     file = Path(arguments.write) if arguments.write is not None else None
-    return _run(file, as_json=arguments.json, given=arguments.given, probes=arguments.probe, end=arguments.end)
+    probe = partial(_probed, end=arguments.end) if arguments.probe else None
+    return _run(file, as_json=arguments.json, given=arguments.given, probe=probe)
 
 
 def parser_init(**more: Any) -> Parser:
@@ -73,19 +75,21 @@ def run_init(arguments: Namespace) -> int:
     return _run(file, as_json=arguments.json, given=given)
 
 
+Probe = Callable[[Examination, Given, Mapping[str, str]], Examination]
+
+
 def _user_file() -> Path | None:
     return next((path for path, _, is_site in config.general_files(os.environ) if not is_site), None)
 
 
-def _run(file: Path | None, *, as_json: bool, given: Given = (), probes: bool = False, end: bool = False) -> int:
+def _run(file: Path | None, *, as_json: bool, given: Given = (), probe: Probe | None = None) -> int:
     """Examine, print, and write a file if there is one to write.
 
     Args:
         file: The file to write; None: none.
         as_json: Whether to print JSON.
         given: The options of jobs on the command line.
-        probes: Whether to submit a probe.
-        end: Whether the probe measures how the scheduler ends a job.
+        probe: Adds what a job finds out; None: none is submitted.
 
     Returns:
         The exit code.
@@ -102,8 +106,8 @@ def _run(file: Path | None, *, as_json: bool, given: Given = (), probes: bool = 
         if own is not None and os.path.lexists(own):
             output.message(f"gridtf: {own} is left out of account, since {file} is for all users")
     found = login.examine(environ, here(), given)
-    if probes:
-        found = _probed(found, given, environ, end=end)
+    if probe is not None:
+        found = probe(found, given, environ)
     if for_all:
         found = found.replace(settings=settings.for_all(found.settings))
     failed = {finding.check for finding in found.failures}

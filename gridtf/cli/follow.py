@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from gridtf.cli import output, show, wait
 from gridtf.cli.logs import Shown
 from gridtf.errors import RunDirError
-from gridtf.observe import happened, history, logs
+from gridtf.observe import eventwords, history, logs
 from gridtf.observe.watch import Watch
 from gridtf.text import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gridtf.cli.bottomline import BottomLine
+    from gridtf.cli.statusline import BottomLine
     from gridtf.login.job import Job
     from gridtf.run.rundir import RunDir
 
@@ -31,9 +31,6 @@ def follow(job: Job) -> int:
 
     Ctrl-C leaves the job running.
 
-    Args:
-        job: The job.
-
     Returns:
         The job's exit code; 130 after Ctrl-C.
     """
@@ -41,7 +38,7 @@ def follow(job: Job) -> int:
     with contextlib.ExitStack() as stack:
         bottom: BottomLine | None = None
         if output.redraws() and sys.stderr.isatty():
-            from gridtf.cli.bottomline import BottomLine
+            from gridtf.cli.statusline import BottomLine
 
             bottom = stack.enter_context(BottomLine())
         try:
@@ -57,7 +54,6 @@ class Following:
     """Prints logs and what happens.
 
     Args:
-        run: The run directory.
         watch: Watches the job.
         bottom: The line at the bottom of the terminal that stdout and stderr are; None: lines go to each of them.
     """
@@ -106,9 +102,9 @@ class Following:
         self._flush()
         with contextlib.suppress(RunDirError):  # the watch says so if it does not pass
             for event in self._events.more():
-                if happened.is_news(event):
+                if eventwords.is_news(event):
                     at = time.strftime("%H:%M:%S", time.localtime(event["time"]))
-                    self._tell(f"{at}  {plain(happened.words([event]))}")
+                    self._tell(f"{at}  {plain(eventwords.words([event]))}")
 
     def _tell(self, line: str) -> None:
         if self._bottom is None:
@@ -131,7 +127,6 @@ def printed(
     """The lines of a job's logs as a terminal, or any other file, gets them, as they come.
 
     Args:
-        run: The run directory.
         ended: Whether the job has ended; called before each look at the logs.
         sleep: Like time.sleep.
         before: Called before the heading of another attempt.

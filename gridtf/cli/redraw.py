@@ -23,9 +23,6 @@ _UP, _CLEAR_LINE, _CLEAR_BELOW, _CLEAR = "\x1b[{}F", "\x1b[K", "\x1b[J", "\x1b[2
 def follow(job: Job) -> int:
     """Show the state of a job until it has ended.
 
-    Args:
-        job: The job.
-
     Returns:
         0. Ctrl-C leaves the job running.
     """

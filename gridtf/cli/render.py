@@ -16,8 +16,8 @@ from gridtf.jobspec import precheck
 from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.options import Table
 from gridtf.jobspec.spec import JobSpec
-from gridtf.report.secrets import secret
 from gridtf.run.rundir import RunDir
+from gridtf.secrets import secret
 from gridtf.text import counted, plain
 from gridtf.values import fields
 
@@ -65,7 +65,7 @@ def _as_dict(plan: Plan, command: Sequence[str], script: str) -> dict[str, Any]:
     """Everything known about a job before its submission, as JSON values."""
     return {
         "name": plan.spec.title,
-        "scheduler": plan.scheduler,
+        "scheduler": plan.scheduler.name,
         "run_dir": str(plan.run_dir),
         "command": list(command),
         "request": plan.request.to_dict(),
@@ -88,11 +88,11 @@ def _without_secrets(spec: dict[str, Any]) -> dict[str, Any]:
 def _about(plan: Plan, command: Sequence[str]) -> str:
     taken = plan.spec.run_dir is not None and os.path.lexists(plan.run_dir)
     request = plan.request
-    slots = schedulers.get(plan.scheduler).slots(request)
+    slots = plan.scheduler.login.slots(request)
     script = shlex.quote(str(RunDir(plan.run_dir).script))
     lines = [
         f"name           {plan.spec.title}",
-        f"scheduler      {plan.scheduler}",
+        f"scheduler      {plan.scheduler.name}",
         f"run directory  {plan.run_dir}{' (already exists: submit would refuse it)' if taken else ''}",
         f"submit runs    {shlex.join(command)} < {script}",
         f"resources      {'; '.join([_resources(request, plan.spec.cpus_per_task, slots), *_components(request)])}",
@@ -161,7 +161,7 @@ def _values(plan: Plan) -> Iterator[tuple[str, str]]:
     for key, source in sorted(plan.sources.items(), key=_in_order):
         if key != "scheduler":
             yield f"{key} = {_shown(key, _look_up(plan.spec, key))}", source
-    yield f'scheduler = "{plan.scheduler}"', plan.sources["scheduler"]
+    yield f'scheduler = "{plan.scheduler.name}"', plan.sources["scheduler"]
     for key, default in fields(JobSpec).items():
         if key not in plan.sources and default not in (None, (), {}):
             yield f"{key} = {json.dumps(default)}", "default"

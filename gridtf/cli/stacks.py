@@ -31,7 +31,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _as_json(record: Record) -> str:
-    from gridtf.bootstrap import stacks
+    from gridtf.run import stacks
 
     found = [
         {"tasks": [*group.tasks], "says": str(group)} for group in stacks.groups(record["tasks"], record["stacks"])
@@ -46,7 +46,7 @@ def lines(record: Record) -> list[str]:
     Args:
         record: stacks.json.
     """
-    from gridtf.bootstrap import stacks
+    from gridtf.run import stacks
 
     found = stacks.groups(record["tasks"], record["stacks"])
     words = [str(group) for group in found]

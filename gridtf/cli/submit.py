@@ -39,8 +39,9 @@ def parser_run(table: Table | None = None, **more: Any) -> Parser:
 
 def run_run(arguments: Namespace) -> int:
     from gridtf.bootstrap import main
+    from gridtf.jobspec.config import Use
 
-    given = configured(arguments, runs_here=True)
+    given = configured(arguments, Use.HERE)
     if arguments.quiet:
         return main.run(given, os.environ)
     from gridtf.cli import runbeside
@@ -109,7 +110,6 @@ def described(job: Job, scheduler: str) -> str:
     """What is printed of a job that has just been submitted.
 
     Args:
-        job: The job.
         scheduler: Its scheduler, in words.
     """
     rows = {"name": job.name, "scheduler": scheduler, "job": job.id, "run directory": str(job.run_dir)}

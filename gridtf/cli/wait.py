@@ -36,7 +36,6 @@ def follow(job: Job, timeout: float | None = None, *, as_json: bool = False, qui
     """Print changes of a job's state to stderr until it ends, then its verdict to stdout. Ctrl-C leaves it running.
 
     Args:
-        job: The job.
         timeout: Seconds to wait at most; None: no limit.
         as_json: Whether to print the verdict as JSON.
         quiet: Whether to print the verdict alone.
@@ -109,7 +108,6 @@ def interrupted(job: Job, *more: tuple[str, str]) -> int:
     """Say after Ctrl-C that a job continues, and how to come back to it.
 
     Args:
-        job: The job.
         more: (what, the command for it) besides waiting and cancelling.
 
     Returns:

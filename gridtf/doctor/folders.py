@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 from gridtf import files
 from gridtf.errors import GridtfError, SchedulerError
 from gridtf.findings import Finding, Items, Level, Setting, failure, missing
+from gridtf.host.mounts import file_system, not_shared, of_one_host, own_mounts
 from gridtf.jobspec.config import Configured
 from gridtf.jobspec.layers import expand
 from gridtf.run.rundir import RUN_ROOT, need_safe
-from gridtf.schedulers import batch
+from gridtf.schedulers import commands
 from gridtf.text import some
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 _FEW_BYTES, _FEW_FILES = 1 << 30, 1000
 _TRIED = 1 << 20  # bytes that are written to the run root, and removed again
-# File systems that other hosts can mount; others lie on a disk of this host. Those in its memory are batch.MEMORY.
+# File systems that other hosts can mount; others lie on a disk of this host. Those in its memory are mounts.MEMORY.
 _NETWORK = re.compile(
     r"nfs4?|lustre|gpfs|beegfs|fhgfs|ceph|glusterfs|panfs|pvfs2|wekafs|afs|cifs|smb3|dvs|ocfs2|gfs2|9p|virtiofs|quobyte|"
     r"fuse\.(ceph.*|glusterfs|sshfs|moosefs|mfs|juicefs|quobyte)"
@@ -51,7 +52,7 @@ def run_root(
         root: The run root.
     """
     if scheduler and scheduler.name != "local":
-        mounts = batch.own_mounts()
+        mounts = own_mounts()
         elsewhere, on_network = suggestion(environ, mounts)
         # where symbolic links lead, as from a home folder to the file system that has it
         root, working = Path(os.path.realpath(root)), Path(os.path.realpath(folder / (given.spec.chdir or "")))
@@ -63,7 +64,7 @@ def run_root(
         if not (why and root.is_relative_to(working)):
             yield from shared(root, mounts, elsewhere, on_network=on_network)
         package = Path(os.path.realpath(__file__)).parents[1]
-        if why := batch.not_shared(package, mounts):
+        if why := not_shared(package, mounts):
             hint = "install it into an environment in your home folder, or on another file system that all hosts share"
             yield Finding(Level.FAILURE, "gridtf.shared", f"jobs run gridtf from {package}, but {why}", hint)
     unset = given.spec.run_root is None and given.spec.chdir is None
@@ -85,7 +86,7 @@ def shared(root: Path, mounts: str, elsewhere: str, *, on_network: bool) -> Item
         on_network: Whether that one is on a network's file system.
     """
     check = "run_root.shared"
-    mount, kind = batch.file_system(root, mounts)
+    mount, kind = file_system(root, mounts)
     why = _private(root, mounts)
     if _NETWORK.fullmatch(kind) and not why:
         yield Finding(Level.OK, check, f"run directories are made in {root}, on {mount} ({kind})")
@@ -104,10 +105,10 @@ def shared(root: Path, mounts: str, elsewhere: str, *, on_network: bool) -> Item
 
 def _private(folder: Path, mounts: str) -> str:
     """Why no other host sees a folder; empty where others may see it. Pure."""
-    mount, kind = batch.file_system(folder, mounts)
+    mount, kind = file_system(folder, mounts)
     if _OF_THE_KERNEL.fullmatch(kind):
         return f"{mount} ({kind}) has no files of users"
-    return batch.of_one_host(folder, mounts)
+    return of_one_host(folder, mounts)
 
 
 def suggestion(environ: Mapping[str, str], mounts: str) -> tuple[str, bool]:
@@ -126,7 +127,7 @@ def suggestion(environ: Mapping[str, str], mounts: str) -> tuple[str, bool]:
         with contextlib.suppress(ValueError, OSError, RuntimeError):
             place = Path(expand(text, environ)).expanduser()
             real = Path(os.path.realpath(place))
-            kind = batch.file_system(real, mounts)[1]
+            kind = file_system(real, mounts)[1]
             if place.is_absolute() and os.access(place, os.W_OK) and not _private(real, mounts):
                 found.setdefault(_NETWORK.fullmatch(kind) is not None, f"{text}/{RUN_ROOT}")
     return (found[True], True) if True in found else (found.get(False, ""), False)
@@ -203,7 +204,7 @@ def _space(place: Path) -> Items:
     if shutil.which("quota"):
         with contextlib.suppress(SchedulerError):
             # only what is over a quota, in indented lines below a heading
-            lines = batch.run_command(["quota", "-q"], limit=2.0).out.splitlines()
+            lines = commands.run_command(["quota", "-q"], limit=2.0).out.splitlines()
             if over := [line.strip() for line in lines if line[:1].isspace() and line.strip()]:
                 what = f"you are over a quota: {some(over)}"
                 yield Finding(Level.WARNING, "run_root.quota", what, "`quota` shows your quotas")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gridtf import files, schedulers
 from gridtf.doctor import folders, shell
-from gridtf.doctor.aside import Aside
+from gridtf.doctor.bounded import Aside
 from gridtf.errors import GridtfError, SpecError, UsageError
 from gridtf.findings import Examination, Finding, Items, Level, Setting, collect, failure
 from gridtf.jobspec import config
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gridtf.schedulers.api import Scheduler
 
 _FILES = "configuration"  # the check that files are valid
-_PATIENCE = 8.0  # seconds for all parts, which run side by side
+_EXAMINE_LIMIT = 8.0  # seconds for all parts, which run side by side
 _NONE_FOUND = "no command of a cluster's scheduler was found on the PATH, so that jobs run on this machine"
 _LOAD_OR_NAME = (
     'if this is a login node, load the module of its scheduler; if jobs are to run here, write scheduler = "local"'
@@ -51,7 +51,6 @@ def examine(environ: Mapping[str, str], folder: Path, options: Given = ()) -> Ex
     """Examine this host and its scheduler, as a job submitted from a folder would meet them.
 
     Args:
-        environ: The environment.
         folder: The working folder.
         options: The options of jobs on the command line.
 
@@ -68,7 +67,7 @@ def examine(environ: Mapping[str, str], folder: Path, options: Given = ()) -> Ex
 
     def ask(check: str, silence: str, work: Callable[[], Items | Examination], level: Level = Level.FAILURE) -> None:
         hint = "try again later, or ask the administrators"
-        parts.append((Finding(level, check, f"{silence} within {_PATIENCE:g} s", hint), _aside(check, work)))
+        parts.append((Finding(level, check, f"{silence} within {_EXAMINE_LIMIT:g} s", hint), _aside(check, work)))
 
     found: list[Finding | Setting] = [*site.findings]
     named = next((text for option, _, text in reversed(options) if option.key == "scheduler"), None)
@@ -76,7 +75,7 @@ def examine(environ: Mapping[str, str], folder: Path, options: Given = ()) -> Ex
     work: Callable[[], Items | Examination]
     try:
         if site.scheduler:
-            work = partial(site.scheduler.examine, environ, site.given)
+            work = partial(site.scheduler.login.examine, environ, site.given)
             ask("scheduler", f"{title} has not answered all questions", work)
         root = Path(folder, site.given.spec.run_root or RUN_ROOT)
         work = partial(folders.run_root, site.given, site.scheduler, environ, folder, root)
@@ -86,7 +85,7 @@ def examine(environ: Mapping[str, str], folder: Path, options: Given = ()) -> Ex
         work = partial(shell.shell, site.given.spec, site.scheduler, environ)
         ask("shell", "bash has not answered", work, Level.WARNING)
         for silent, part in parts:
-            answer = part.result(begin + _PATIENCE)
+            answer = part.result(begin + _EXAMINE_LIMIT)
             found += [silent] if answer is None else [*answer.findings, *answer.settings]
             if answer == Examination() and silent.check == "scheduler":
                 found.append(Finding(Level.OK, "scheduler", f"jobs go to {title}, which says no more about this site"))
@@ -125,7 +124,6 @@ def look(environ: Mapping[str, str], folder: Path, options: Given = ()) -> Site:
     """Read files and variables, and find the scheduler that jobs go to.
 
     Args:
-        environ: The environment.
         folder: The working folder.
         options: The options of jobs on the command line.
 
@@ -151,7 +149,6 @@ def configuration(
     """Read the site's file, the user's file, the variables and the options.
 
     Args:
-        environ: The environment.
         folder: The working folder.
         options: The options of jobs on the command line.
 
@@ -164,15 +161,14 @@ def configuration(
     check, any_program = _FILES, (sys.executable,)  # which is there even where the PATH is empty
     command = None if any(option.key == "entry" for option, _, _ in options) else any_program
 
-    def read(*, limited: bool) -> config.Configured:
+    def read(use: config.Use) -> config.Configured:
+        typed = config.Typed(None, options, command)
         return schedulers.with_options(
-            lambda table, complete: config.configure(
-                None, options, command, environ, folder, table, complete=complete, limited=limited
-            )
+            lambda table, complete: config.configure(typed, environ, folder, table, complete=complete, use=use)
         )
 
     try:
-        made = read(limited=False)
+        made = read(config.Use.LOOK)
     except GridtfError as error:
         if error.what.startswith("-"):
             raise
@@ -183,7 +179,7 @@ def configuration(
     findings = [Finding(Level.WARNING, check, note, "correct or remove that line") for note in notes]
     findings = findings or [Finding(Level.OK, check, valid)]
     try:
-        read(limited=True)
+        read(config.Use.SUBMIT)
     except UsageError as error:  # a key that the site requires, or a value that it does not allow
         source, _, what = error.what.partition(": ")
         message, hint = error.what, "choose a value that the site allows"

@@ -15,13 +15,13 @@ from gridtf.doctor import measure
 from gridtf.findings import Finding, Items, Level, Setting, missing
 from gridtf.jobspec.layers import expand
 from gridtf.jobspec.spec import JobSpec, container_programs, no_container_program
-from gridtf.schedulers import batch
+from gridtf.schedulers import commands
 from gridtf.text import toml
 
 if TYPE_CHECKING:
     from gridtf.schedulers.api import Scheduler
 
-_PATIENCE = 6.0  # seconds for a command of this host
+_COMMAND_LIMIT = 6.0  # seconds for a command of this host
 _SYSTEM = ("/usr/local/bin", "/usr/bin", "/bin")  # on the PATH of any job
 _MODULES = (
     "$MODULESHOME/init/bash",
@@ -38,7 +38,6 @@ def python(spec: JobSpec, environ: Mapping[str, str]) -> Items:
 
     Args:
         spec: What files and variables set.
-        environ: The environment.
     """
     check, load = "python", "write setup = […] with the lines that activate the environment of your program"
     if spec.container or spec.container_command:
@@ -57,7 +56,7 @@ def python(spec: JobSpec, environ: Mapping[str, str]) -> Items:
     if found is None:
         yield Finding(Level.WARNING, check, f"there is no program {chosen} on the PATH", f"write python3, or {load}")
         return
-    yield judge_python(found, measure.versions(found, _PATIENCE), load)
+    yield judge_python(found, measure.versions(found, _COMMAND_LIMIT), load)
 
 
 def _container(spec: JobSpec, environ: Mapping[str, str]) -> Finding:
@@ -95,16 +94,15 @@ def shell(spec: JobSpec, scheduler: Scheduler | None, environ: Mapping[str, str]
     Args:
         spec: What files and variables set.
         scheduler: The scheduler that jobs go to; None where there is none to use.
-        environ: The environment.
     """
-    inherits = scheduler is None or scheduler.inherits_environment
+    inherits = scheduler is None or scheduler.login.inherits_environment
     program = shutil.which("python", path=environ.get("PATH"))
     if scheduler and not inherits:
         yield from environment(environ, spec, scheduler.title, program)
     given = dict(environ) if inherits else {name: environ[name] for name in ("HOME", "USER") if name in environ}
     given.setdefault("PATH", os.defpath)
     initial = _first_file(_MODULES, environ)
-    known = batch.run_command(["bash", "-c", "type -t module"], limit=_PATIENCE, environ=given).code == 0
+    known = commands.run_command(["bash", "-c", "type -t module"], limit=_COMMAND_LIMIT, environ=given).code == 0
     yield from modules(known, initial, environ, spec)
 
 

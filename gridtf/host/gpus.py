@@ -232,7 +232,7 @@ def memory_in_use(gpus: Collection[str]) -> dict[str, int]:
     with _driver() as nvml:
         for gpu in gpus if nvml else ():
             with suppress(nvml.NVMLError, ValueError):
-                mib = int(nvml.nvmlDeviceGetMemoryInfo(_device(nvml, gpu)).used) >> 20
+                mib = int(_memory(nvml, _device(nvml, gpu)).used) >> 20
                 found.update({gpu: mib} if mib > _IDLE_MEMORY else {})
     return found
 
@@ -257,11 +257,19 @@ def use(gpus: Collection[str]) -> Iterator[dict[str, dict[str, float]]]:
                     with suppress(nvml.NVMLError):
                         of_gpu["use"] = float(nvml.nvmlDeviceGetUtilizationRates(device).gpu)
                     with suppress(nvml.NVMLError):
-                        memory = nvml.nvmlDeviceGetMemoryInfo(device)
+                        memory = _memory(nvml, device)
                         of_gpu["memory"], of_gpu["memory_total"] = int(memory.used), int(memory.total)
                     with suppress(nvml.NVMLError):
                         of_gpu["power"] = nvml.nvmlDeviceGetPowerUsage(device) / 1000  # it is in milliwatts
             yield found
+
+
+def _memory(nvml: Any, device: Any) -> Any:
+    """The memory of a GPU; in use is, where the driver tells it apart, not what it keeps for itself."""
+    try:
+        return nvml.nvmlDeviceGetMemoryInfo(device, nvml.nvmlMemory_v2)
+    except nvml.NVMLError:  # a driver before 510
+        return nvml.nvmlDeviceGetMemoryInfo(device)
 
 
 def _device(nvml: Any, gpu: str) -> Any:

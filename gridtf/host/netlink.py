@@ -12,7 +12,7 @@ ROUTE, SOCK_DIAG = 0, 4  # linux/netlink.h: the families that gridtf asks
 _HEADER = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, port id
 _REQUEST, _DUMP = 0x1, 0x300
 _ERROR, _DONE = 2, 3
-_PATIENCE = 1.0  # seconds for an answer, which the kernel gives at once
+_ANSWER_LIMIT = 1.0  # seconds for an answer, which the kernel gives at once
 _LARGEST = 1 << 16
 
 
@@ -28,7 +28,7 @@ class Netlink:
 
     def __init__(self, family: int) -> None:
         self._kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, family)
-        self._kernel.settimeout(_PATIENCE)
+        self._kernel.settimeout(_ANSWER_LIMIT)
         self._sequence = 0
 
     def __enter__(self) -> Netlink:

@@ -60,6 +60,8 @@ class Parser(argparse.ArgumentParser):
         except UsageError as error:
             if "required" in error.what:  # argparse reports missing arguments first
                 self._refuse_unknown(words, words[:1])
+            if error.what.endswith("required: JOB"):
+                error.hint = f"write: {self.prog} JOB; `gridtf list` shows the jobs"
             raise
         self._refuse_unknown(words, rest[:1])
         if rest:
@@ -69,7 +71,9 @@ class Parser(argparse.ArgumentParser):
             if takes_job:
                 hint = f"a command goes after --: {self.prog} [options] -- command"
                 if rest[0].isdecimal():
-                    hint = "--chief and --evaluator take no number; --workers and --ps do"
+                    from gridtf.jobspec.jobfile import only_a_number
+
+                    hint = only_a_number(rest[0])
             raise UsageError(f"unexpected argument {rest[0]!r}", hint=hint)
         return arguments
 
@@ -87,6 +91,8 @@ class Parser(argparse.ArgumentParser):
         if action.choices is not None and value not in action.choices:  # argparse's words differ between versions
             choices = list(map(str, action.choices))
             known = f"is not one of {', '.join(choices)}" if choices[1:] else f"is not known, only {choices[0]}"
+            if "." in str(value) and not choices[1:]:  # a file, without what stands before it
+                raise UsageError(f"{value!r} {known}", hint=f"write: {self.prog} {choices[0]} {shlex.quote(value)}")
             self.error(f"{value!r} {known}")
 
     @functools.cached_property
@@ -110,14 +116,21 @@ class Parser(argparse.ArgumentParser):
             return
         from gridtf.jobspec import synonyms
 
-        if (at := next((at for at, word in enumerate(words) if word in synonyms.QSUB_WORDS), None)) is not None:
-            raise UsageError(f"unknown option {words[at]}", hint=synonyms.qsub(words[at], words[at + 1 :]))
+        if (at := next((at for at, word in enumerate(words) if synonyms.is_of_qsub(word)), None)) is not None:
+            self._refuse_option(words[at], synonyms.taken(words[at], words[at + 1 :]))
+        if all(word.endswith(".toml") for word in others):
+            hint = f"write the command once for each job: {self.prog} {shlex.quote(others[0])}"
+            raise UsageError(f"unexpected argument {others[1]!r}", hint=hint)
         file = others[:1] if others[0].endswith(".toml") else []
         program = others[len(file) :]
         names = [word for word in program if not word.startswith("-")]
         if not program or names[:1] != program[:1] or all(name.isdecimal() for name in names):
             return  # an unknown option comes first
         known = synonyms.as_program(program)
+        if known:
+            from gridtf.jobspec.jobfile import refuse_requests
+
+            refuse_requests(program[0])
         if command and known is None and len(names) + len(file) > 1:
             hint = "a value with spaces takes quotes, such as --setup 'module load cuda'"
             raise UsageError(f"unexpected argument {names[0]!r}", hint=hint)
@@ -151,30 +164,25 @@ class Parser(argparse.ArgumentParser):
         if attached := re.fullmatch(r"(-[A-Za-z])(\d.*)", word):  # -n4
             flag, value = attached.groups()
             equals = "="
-        after = words[words.index(word) + 1 :] if word in words else ()
         from gridtf.jobspec import synonyms
 
-        if not equals and after and not after[0].startswith("-") and not synonyms.is_switch(flag):
-            value = after[0]
-        raise UsageError(f"unknown option {flag}", hint=self._near(flag, value) or f"see `{self.prog} --help`")
+        if not equals and word in words:
+            value = synonyms.taken(flag, words[words.index(word) + 1 :])
+        self._refuse_option(flag, value)
 
-    def _near(self, flag: str, value: str) -> str:
-        """A hint for an unknown option; empty when none is similar."""
+    def _refuse_option(self, flag: str, value: str) -> NoReturn:
+        """Refuse an unknown option, and say what to write."""
         from gridtf.jobspec import synonyms
 
-        flags = [name for name in self._metavars if name.startswith("--")]
-        if hint := synonyms.of_command(self.prog, flag, value):
-            return hint
-        if "--native" in flags:
-            hint = synonyms.option(flag, value or None, self.prog, self._metavars)
-            if hint and (self._takes_job or (flag.startswith("--") and hint.startswith("write --"))):
-                return hint
-        # without the dashes, which would make all flags alike
-        hint = nearest(flag.lstrip("-").replace("_", "-"), [name[2:] for name in flags])
-        if hint:
-            return hint.replace("mean ", "mean --").replace(" or ", " or --")
-        own = shlex.join([flag, value] if value else [flag])
-        return f"options of your program go after it: {self.prog} -- python train.py {own}" if self._takes_job else ""
+        hint = synonyms.of_command(self.prog, flag, value)
+        if not hint and "--native" in self._metavars and (self._takes_job or flag.startswith("--")):
+            hint = synonyms.option(flag, value or None, self.prog, self._metavars, answers=self._takes_job)
+        flags = [name[2:] for name in self._metavars if name.startswith("--")]
+        hint = hint or nearest(flag.lstrip("-").replace("_", "-"), flags, before="--")
+        if not hint and self._takes_job:
+            own = shlex.join([flag, value] if value else [flag])
+            hint = f"options of your program go after it: {self.prog} -- python train.py {own}"
+        raise UsageError(f"unknown option {flag}", hint=hint or f"see `{self.prog} --help`")
 
 
 class _Collect(argparse.Action):

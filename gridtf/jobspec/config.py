@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,11 @@ from gridtf import files
 from gridtf.errors import NotFoundError, SpecError, UnknownKeyError, UsageError, nearest
 from gridtf.jobspec import limits, options
 from gridtf.jobspec.arguments import Parser, add_job_options, split_command
+from gridtf.jobspec.checks import check_strings, need_program, spell
 from gridtf.jobspec.jobfile import JOB_FILE, no_job_file, refuse_other_kinds
 from gridtf.jobspec.layers import ARGS, BINDS, COMMAND, COMMAND_LINE, File, Given, Layer, Reader, Sourced, flat
 from gridtf.jobspec.options import OPTIONS, Key, Table
-from gridtf.jobspec.spec import JobSpec, check_strings, need_program, spell
+from gridtf.jobspec.spec import JobSpec
 from gridtf.text import plain
 from gridtf.values import Value, fields
 
@@ -76,6 +78,29 @@ class Configured(Value):
         return self.sources.get(key, "the defaults")
 
 
+class Use(Enum):
+    """What a job is configured for."""
+
+    SUBMIT = "a job script"  # all layers, and the site's limits
+    HERE = "this process"  # without limits, and without the set-up lines of the site's and the user's file
+    LOOK = "a look at it"  # without limits
+
+
+class Typed(Value):
+    """A command line.
+
+    Attributes:
+        jobfile: The job file as the user named it; None: ./gridtf.toml if the command line has neither a command nor an
+            entry.
+        given: The options, as arguments.add_job_options collects them.
+        command: The arguments after ``--``; None without a ``--``.
+    """
+
+    jobfile: str | None = None
+    given: Given = ()
+    command: Sequence[str] | None = None
+
+
 def from_arguments(
     argv: Sequence[str],
     environ: Mapping[str, str],
@@ -83,60 +108,48 @@ def from_arguments(
     table: Table = OPTIONS,
     *,
     complete: bool = True,
-    runs_here: bool = False,
+    use: Use = Use.SUBMIT,
 ) -> Configured:
     """Parse a command line ``[JOBFILE] [options] [-- command]`` and merge it with all layers below it.
 
     Args:
         argv: Its arguments.
-        environ: The environment, for GRIDTF_SUBMIT_ variables and the paths of the site and user files.
+        environ: As for configure, and so are the others.
         cwd: The working folder.
         table: The options.
-        complete: As for configure.
-        runs_here: As for configure.
+        complete: Whether these are all options.
+        use: What the job is configured for.
 
     Raises:
-        UsageError: For an invalid value in any layer, naming its source.
-        UnknownKeyError: As for configure.
-        NotFoundError: When the job file, or a site file that is named, does not exist.
-        GridtfError: When a file cannot be read.
+        GridtfError: As configure does.
     """
     words, command = split_command(argv)
     parser = Parser("gridtf_run", usage="gridtf_run [JOBFILE] [options] -- command")
     add_job_options(parser, table)
     arguments = parser.parse(words, command)
-    return configure(
-        arguments.jobfile, arguments.given, command, environ, cwd, table, complete=complete, runs_here=runs_here
-    )
+    typed = Typed(arguments.jobfile, arguments.given, command)
+    return configure(typed, environ, cwd, table, complete=complete, use=use)
 
 
 def configure(
-    jobfile: str | None,
-    given: Given,
-    command: Sequence[str] | None,
+    typed: Typed,
     environ: Mapping[str, str],
     cwd: Path,
     table: Table = OPTIONS,
     *,
     complete: bool = True,
-    runs_here: bool = False,
-    limited: bool = True,
+    use: Use = Use.SUBMIT,
 ) -> Configured:
     """Merge all layers into a JobSpec.
 
     Args:
-        jobfile: The job file as the user named it; None: ./gridtf.toml if the command line has neither a command nor an
-            entry.
-        given: The options of the command line, as arguments.add_job_options collects them.
-        command: The arguments after ``--``; None without a ``--``.
+        typed: The command line.
         environ: The environment, for GRIDTF_SUBMIT_ variables and the paths of the site and user files.
         cwd: The working folder.
         table: The options.
         complete: Whether these are all options, those of plugins as well: then unknown keys in the site's and the
             user's file are left out, with a note.
-        runs_here: Whether the job runs in this process and not in a job script of its own: then the set-up lines of the
-            site's and the user's file are left out.
-        limited: Whether the site's limits apply, which they never do to a job that runs here.
+        use: What the job is configured for.
 
     Raises:
         UsageError: For an invalid value in any layer, naming its source.
@@ -145,17 +158,17 @@ def configure(
         GridtfError: When a file cannot be read.
     """
     reader = Reader(table, environ, cwd)
-    flags = reader.flags(given, command)
-    if command is not None and not command:
+    flags, jobfile = reader.flags(typed.given, typed.command), typed.jobfile
+    if typed.command is not None and not typed.command:
         raise UsageError("there is no command after --", hint="such as: -- python train.py")
-    general, notes = _general(reader, complete=complete, with_setup=not runs_here)
+    general, notes = _general(reader, complete=complete, with_setup=use is not Use.HERE)
     named = jobfile is not None
     # not Path.is_file, which raises for a folder that this user cannot read
     if not named and files.is_file(cwd / JOB_FILE):
         if not flags.keys() & {COMMAND, _ENTRY}:
             jobfile = JOB_FILE
             notes.append(f"the job is taken from {JOB_FILE}")
-        elif not runs_here or sys.stderr.isatty():
+        elif use is not Use.HERE or sys.stderr.isatty():
             notes.append(UNREAD)
     job = File({})
     if jobfile is not None:
@@ -171,7 +184,7 @@ def configure(
     made = _configured(merged, {option.key for option in table}, trusted, notes)
     tables = [table for file in general for table in file.partitions.items()]
     made = made.replace(partitions={name: next(iter(keys.values())).source for name, keys in tables if keys})
-    if limited and not runs_here:
+    if use is Use.SUBMIT:
         _check_limits(made, general)
     try:
         need_program(made.spec, "give a command after --, or --entry module:function, or a job file that names one")
@@ -348,23 +361,31 @@ def _merge(general: Sequence[Layer], job_layers: Sequence[Layer]) -> Layer:
         for one, other in _EXCLUSIVE:
             if one in layer:
                 merged.pop(other, None)
-        if _CHIEF in layer and any(key[:2] == _MASTER[:2] for key in merged):
-            layer = {_MASTER if key == _CHIEF else key: value for key, value in layer.items()}
-        if ARGS in layer:
-            layer = {**layer, COMMAND: _with_arguments(layer, merged)}
-        merged.update(layer)
-    for key in (_SETUP, _SETUP_REPLACE, ARGS):
-        merged.pop(key, None)
+        merged.update(_with_arguments(_of_master(layer, merged), merged))
+    for read in (_SETUP, _SETUP_REPLACE, ARGS):
+        merged.pop(read, None)
     merged.update(_setup((*general, *job_layers)))
-    if _CONTAINER not in merged:
-        command = merged.get(_CONTAINER_COMMAND)
-        needless = (BINDS, _CONTAINER_COMMAND) if command is None or "{image}" in str(command.value) else ()
-        for key in needless:
-            if any(key in layer and merged.get(key) is layer[key] for layer in general):
-                del merged[key]
+    needless = _needless(merged, general, job_layers)
+    return {key: value for key, value in merged.items() if key not in needless}
+
+
+def _of_master(layer: Layer, below: Layer) -> Layer:
+    """A layer whose chief is the master where one below it has that name for it."""
+    if _CHIEF not in layer or not any(key[:2] == _MASTER[:2] for key in below):
+        return layer
+    return {_MASTER if key == _CHIEF else key: value for key, value in layer.items()}
+
+
+def _needless(merged: Layer, general: Sequence[Layer], job_layers: Sequence[Layer]) -> set[Key]:
+    """Keys that only describe what the job does not have: a container, and tasks of a type that it does not request."""
     requested = {key[1] for layer in job_layers for key in layer if key[0] == "tasks"} | {"worker"}
-    counted = {key[1] for key in merged if key[0] == "tasks" and key[2:] == ("count",)}
-    return {key: value for key, value in merged.items() if key[0] != "tasks" or key[1] in requested | counted}
+    requested |= {key[1] for key in merged if key[0] == "tasks" and key[2:] == ("count",)}
+    needless = {key for key in merged if key[0] == "tasks" and key[1] not in requested}
+    command = merged.get(_CONTAINER_COMMAND)
+    if _CONTAINER not in merged and (command is None or "{image}" in str(command.value)):
+        described = {key: value for layer in general for key, value in layer.items()}
+        needless |= {key for key in (BINDS, _CONTAINER_COMMAND) if key in merged and merged[key] is described.get(key)}
+    return needless
 
 
 def _setup(layers: Sequence[Layer]) -> Layer:
@@ -382,13 +403,15 @@ def _setup(layers: Sequence[Layer]) -> Layer:
     return {("setup", str(number)): line for number, line in enumerate(lines, 1)}
 
 
-def _with_arguments(layer: Layer, below: Layer) -> Sourced:
-    """The command of a layer, or else the one below it, with the layer's ``args`` added."""
+def _with_arguments(layer: Layer, below: Layer) -> Layer:
+    """A layer whose ``args`` are added to its command, or else to the one below it."""
+    if ARGS not in layer:
+        return layer
     words, source = _strings(ARGS, layer), layer[ARGS].source
     command = layer.get(COMMAND) or below.get(COMMAND)
     if command:
         _strings(COMMAND, {COMMAND: command})
-        return Sourced((*command.value, *words), f"{command.source} and {source}")
+        return {**layer, COMMAND: Sourced((*command.value, *words), f"{command.source} and {source}")}
     if _ENTRY in layer or _ENTRY in below:
         error = SpecError("args", "an entry function takes no arguments", hint="pass values in variables: --env K=V")
     elif source == COMMAND_LINE:

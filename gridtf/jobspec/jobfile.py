@@ -9,19 +9,19 @@ import re
 import shlex
 import sys
 from collections.abc import Collection, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from gridtf import files
 from gridtf.errors import GridtfError, NotFoundError, UsageError, nearest
-from gridtf.jobspec.options import OPTIONS, Key
-from gridtf.jobspec.spec import LISTS
-from gridtf.text import toml, toml_key
+from gridtf.jobspec.options import Key
 
 JOB_FILE = "gridtf.toml"
 _OTHER_FORMATS = (".yaml", ".yml", ".json")
 _MOST_LINES = 4  # of a file in another format, as an example
-_QUOTES = "\"'"
+_EXAMPLE = '`command = ["python", "train.py"]`, `nodes = 2`'
+_DIRECTIVE = rb"(?m)^#(?:SBATCH|PBS|\$) +-[!-~]+"
 
 # Strings, which re compiles only when there is a file to read.
 _PIECE = r"""(?xs)
@@ -64,8 +64,9 @@ def load(
         number = data.count(b"\n", 0, error.start) + 1
         raise UsageError(f"{name}:{number}: it is not UTF-8 text", hint="save the file as UTF-8") from None
     except OSError as error:
-        raise GridtfError(f"cannot read {name}: {error.strerror}") from None
-    tomllib = _tomllib()
+        hint = "a file is expected there: move the folder away" if files.is_folder(path) else ""
+        raise GridtfError(f"cannot read {name}: {error.strerror}", hint=hint) from None
+    tomllib = toml_parser()
     try:
         return tomllib.loads(text), locate(text), owner
     except tomllib.TOMLDecodeError as error:
@@ -73,15 +74,17 @@ def load(
         line = place[1] if place and place[1] else str(max(1, len(text.splitlines())))
         problem = re.sub(_KEY, lambda key: key[1].replace("', '", ".").strip("'"), re.sub(_AT_LINE, "", str(error)))
         written = _in_toml("".join(text.split("\n")[int(line) - 1 : int(line)]))
-        hint = f"write {written}" if written else ""
-        if "overwrite" in problem:
-            hint = "keep one of the lines that set it"
-        raise UsageError(f"{name}:{line}: {problem}", hint=hint or "TOML is described at https://toml.io") from None
+        from gridtf.jobspec import synonyms
+
+        told = next((text for words, text in synonyms.rows("toml").items() if words in problem), "")
+        hint = f"write {written}" if written else told or "TOML is described at https://toml.io"
+        raise UsageError(f"{name}:{line}: {problem}", hint=hint) from None
     except (RecursionError, ValueError):
         raise UsageError(f"{name}: it is nested too deeply, or a number has thousands of digits") from None
 
 
-def _tomllib() -> Any:
+def toml_parser() -> Any:
+    """The module tomllib, or tomli for Python 3.10."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -96,26 +99,18 @@ def _in_toml(line: str) -> str:
     if match is None:
         return ""
     key, value = match.groups()
-    if value in ("True", "False"):
-        value = value.lower()
-    inner = value[1:-1] if value[0] + value[-1] == "[]" else None
-    if re.search(r"[][{}=\\]", value if inner is None else inner):
-        return ""
+    value = value.lower() if value in ("True", "False") else value
     with contextlib.suppress(ValueError):
-        _tomllib().loads(f"{key} = {value}")
-        return "" if line.startswith(f"{key} = {value}") else f"{key} = {value}"  # it is wrong only where it stands
-    if inner is not None:
-        return f"{key} = {toml([word.strip(_QUOTES + ' ') for word in inner.split(',') if word.strip()])}"
-    if any(quote in value for quote in _QUOTES):
+        toml_parser().loads(f"{key} = {value}")
+        right = re.match(rf"{key}\s*=\s*{re.escape(value)}", line)  # it is wrong only where it stands
+        return "" if right else f"{key} = {value}"
+    listed = value[0] + value[-1] == "[]"
+    words = [word.strip("\"' ") for word in (value[1:-1].split(",") if listed else [value])]
+    if re.search(r"[][{}=\\\"']", "".join(words)):
         return ""
-    if any(option.kind == "whole" or option.key == "nodes" for option in OPTIONS if option.key.endswith(key)):
-        number = re.match(r"\d+", value)
-        return f"{key} = {number[0] if number else 2}"
-    if key not in (*LISTS, "args"):
-        return f"{key} = {toml(value)}"
     from gridtf.jobspec import synonyms
 
-    return f"{key} = {toml(synonyms.as_list(key, value))}"
+    return synonyms.line(key, [word for word in words if word] if listed else words[0])
 
 
 def locate(text: str) -> dict[Key, int]:
@@ -178,19 +173,23 @@ def no_job_file(name: str, cwd: Path) -> NotFoundError:
         name: As the user named it.
         cwd: The working folder.
     """
-    near = ""
     hint = f"a command goes after --: gridtf submit -- {shlex.quote(name)}"
     if name.endswith((".toml", *_OTHER_FORMATS)):
+        others: list[str] = []
         with contextlib.suppress(OSError, ValueError):  # the latter for a name with a NUL
-            folder = (cwd / name).parent
-            others = [other for other in os.listdir(folder) if other.endswith(".toml") and other != Path(name).name]
-            near = nearest(Path(name).name, others)
+            others = [other for other in os.listdir((cwd / name).parent) if other.endswith(".toml")]
+        near = nearest(Path(name).name, [other for other in others if other != Path(name).name])
         hint = near or "a job without a job file: gridtf submit -- python train.py"
     if name.isdecimal():
-        hint = "--chief, --evaluator and --wait take no number; --workers and --ps do"
+        hint = only_a_number(name)
     elif name.upper() in ("K", "M", "G", "T", "KB", "MB", "GB", "TB", "MIN", "HOURS", "MINUTES", "DAYS"):
         hint = "a value has no spaces, such as --mem 16G and --time 2h"
     return NotFoundError(f"no such file: {name}", hint=hint)
+
+
+def only_a_number(word: str) -> str:
+    """What to write for a number that belongs to no option."""
+    return f"for workers write --workers {word}, for parameter servers --ps {word}; --chief and --wait take no number"
 
 
 def refuse_other_kinds(path: Path, name: str) -> None:
@@ -217,33 +216,48 @@ def refuse_other_kinds(path: Path, name: str) -> None:
         data, _ = files.read(path, name)
     except OSError:  # reported when it is read as a job file
         return
+    from gridtf.jobspec import synonyms
+
     if name.endswith(_OTHER_FORMATS):
-        text = data.decode(errors="replace")
-        if re.search(r"(?m)^kind:\s*TFJob\b", text):
+        documents = _documents(data)
+        if any(document.get("kind") == "TFJob" for document in documents):
             raise UsageError(f"{name} is a TFJob", hint=f"write: gridtf import tfjob {shown} > {JOB_FILE}")
-        lines = ", ".join(f"`{line}`" for line in _toml_lines(text))
-        hint = f"write {JOB_FILE}, a line each: {lines}" if lines else "TOML is described at https://toml.io"
+        found = synonyms.lines(documents[0] if documents else {})
+        lines = ", ".join(f"`{line}`" for line in islice(found, _MOST_LINES))
+        hint = f"write {JOB_FILE}, a line each: {lines or _EXAMPLE}"
         raise UsageError(f"{name} is not TOML, the format of job files", hint=hint)
+    if hint := synonyms.file(name):
+        raise UsageError(f"{name} is not a job file", hint=hint)
     if data.startswith((b"#!", b"\x7fELF")):
+        refuse_requests(path)
         hint = f"write: gridtf submit -- {shown if '/' in name else f'./{shown}'}"
         raise UsageError(f"{name} is a program, not a job file", hint=hint)
 
 
-def _toml_lines(text: str) -> list[str]:
-    """The first lines of flat YAML or JSON, in TOML."""
-    import json
+def _documents(data: bytes) -> list[dict[str, Any]]:
+    """The tables of a file in YAML or JSON, with all values as text; none where it is neither."""
+    import yaml
 
     try:
-        data = json.loads(text)
-    except ValueError:
-        data = None
-    if isinstance(data, dict):
-        return [f"{toml_key(key)} = {toml(value)}" for key, value in data.items()][:_MOST_LINES]
-    found = []
-    for line in text.splitlines():
-        match = re.fullmatch(r"\s*[\"']?(\w+)[\"']?\s*:\s+(.+?),?\s*", re.sub(r"\s#.*", "", line), re.ASCII)
-        if match and match[2][0] not in "{|>&*":
-            key, value = match.groups()
-            plain = re.fullmatch(r"-?\d+(\.\d+)?|true|false|\".*\"|'.*'|\[.*\]", value)
-            found.append(_in_toml(f"{key}: {value}").removeprefix("write ") if plain else f"{key} = {toml(value)}")
-    return [line for line in found if line][:_MOST_LINES]
+        return [part for part in yaml.load_all(data, yaml.BaseLoader) if isinstance(part, dict)]
+    except (yaml.YAMLError, RecursionError):
+        return []
+
+
+def refuse_requests(script: str | Path) -> None:
+    """Raise UsageError for a script with lines that sbatch or qsub would read."""
+    try:
+        if not files.is_file(script):  # a FIFO would block
+            return
+        with Path(script).open("rb") as file:
+            head = file.read(1 << 16)
+    except (OSError, ValueError):
+        return
+    if head.startswith(b"#!") and (found := re.search(_DIRECTIVE, head)):
+        request = found[0].decode()
+        by = "sbatch" if request.startswith("#SBATCH") else "qsub"
+        raise UsageError(
+            f"{script} is a job script: gridtf does not read its requests, such as {request}",
+            hint=f"call gridtf_run in it and submit it with {by}; or write options and its program: "
+            "gridtf submit --nodes 2 -- python train.py",
+        )

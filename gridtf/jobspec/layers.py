@@ -1,25 +1,24 @@
 """Reads files, environment variables and flags as layers: key -> value and its source; config merges the layers.
 
-In paths ``~``, ``$NAME`` and ``${NAME}`` are replaced; ``$$`` is a dollar sign. Relative paths in a file are resolved
-against that file's folder, others against the working folder. A ``python`` with a slash in it is such a path, and so
-is a ``container`` without a colon, and the source of a bind.
+In paths ``~``, ``~USER``, ``$NAME`` and ``${NAME}`` are replaced; ``$$`` is a dollar sign. Relative paths in a file
+are resolved against that file's folder, others against the working folder. A ``python`` with a slash in it is such a
+path, and so is a ``container`` without a colon, and the source of a bind.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
-import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gridtf.errors import NotFoundError, SpecError, UsageError, nearest
 from gridtf.jobspec import limits, options
+from gridtf.jobspec.checks import A_TYPE_OF_ONE_S_OWN, spell
 from gridtf.jobspec.jobfile import load
 from gridtf.jobspec.limits import Limit
 from gridtf.jobspec.options import Key, Option, Table, aliases
-from gridtf.jobspec.spec import A_TYPE_OF_ONE_S_OWN, JobSpec, TaskSpec, container_path, spell
+from gridtf.jobspec.spec import JobSpec, TaskSpec, container_path
 from gridtf.jobspec.tasktypes import TASK_TYPES
 from gridtf.text import plain, toml
 from gridtf.values import Value, fields
@@ -140,9 +139,13 @@ class Reader(Value):
                 continue
             option = known.get(variable)
             if option is None:
-                near = options.as_variable(variable, self.table) or _near_variable(variable, text, known)
-                raise UsageError(f"{variable}: there is no such option", hint=near or "unset it")
-            parts = text.splitlines() if option.kind in ("lines", "variables") else [text]
+                from gridtf.jobspec import synonyms
+
+                names = [name.removeprefix(options.PREFIX) for name in known]  # the prefix makes all alike
+                near = nearest(variable.removeprefix(options.PREFIX), names, before=options.PREFIX)
+                hint = synonyms.variable(variable, text, known) or near or "unset it"
+                raise UsageError(f"{variable}: there is no such option", hint=hint)
+            parts = text.splitlines() if option.kind.repeats else [text]
             self._add(layer, option, parts, variable)
         return layer
 
@@ -159,7 +162,7 @@ class Reader(Value):
         layer: Layer = {}
         for option, flag, text in given:
             if text is None:
-                for key, value in options.switch(option, flag).items():
+                for key, value in options.of_flag(option, flag).items():
                     _put(layer, key, Sourced(value, flag))
             else:
                 self._add(layer, option, [text], flag)
@@ -248,17 +251,6 @@ class _Tables(Value):
         return f"{self.name}:{next((self.lines[part] for part in within if part in self.lines), 1)}"
 
 
-def _near_variable(variable: str, text: str, known: Collection[str]) -> str:
-    from gridtf.jobspec import synonyms
-
-    word = variable.removeprefix(options.PREFIX)
-    named = [f"{options.PREFIX}{name}" for name in synonyms.variable(word)]
-    if found := [f"{name}={shlex.quote(text)}" for name in named if name in known]:
-        return f"write {' or '.join(found)}"
-    hint = nearest(word, [name.removeprefix(options.PREFIX) for name in known])  # the prefix makes all alike
-    return hint.replace("mean ", f"mean {options.PREFIX}").replace(" or ", f" or {options.PREFIX}")
-
-
 def _put(layer: Layer, key: Key, value: Sourced) -> None:
     """Add a value to a layer, appending to a list that it already has."""
     if isinstance(value.value, tuple) and key in layer:
@@ -295,7 +287,14 @@ def _unknown_key(key: Key, value: object, table: Table, own: Collection[str]) ->
             if key[0] == "limits":
                 return SpecError("limits", what, hint="[limits] counts in the site's file only")
             near = ("tasks", "env") if depth == 0 and isinstance(value, Mapping) else known
-            hint = _other_word(depth, key[depth], value, tops, table) or nearest(key[depth], list(near))
+            from gridtf.jobspec import synonyms
+
+            word = key[depth]
+            if depth == 0:
+                hint = synonyms.key(word, value, table)
+            else:
+                hint = synonyms.task_type(word) if depth == 1 else synonyms.task_key(word, value, tops)
+            hint = hint or nearest(word, list(near))
             return SpecError(".".join(key[: depth + 1]), what, hint=hint or _in_general(depth, value, known))
     return None
 
@@ -304,8 +303,9 @@ def _misplaced(key: Key, value: object) -> SpecError | None:
     """The error for a value in place of a table, and for an empty command."""
     dotted = ".".join(key)
     if _is_table(key) and value != {}:
-        name, equals, text = value.partition("=") if isinstance(value, str) and key[-1] == "env" else ("", "", "")
-        write = f"{dotted} = {toml({name: text})}" if equals else f"[{dotted}] on a line of its own"
+        pairs = [str(part).partition("=") for part in (value if isinstance(value, tuple) else [value])]
+        variables = {name: text for name, equals, text in pairs if equals and key[-1] == "env"}
+        write = f"{dotted} = {toml(variables)}" if variables else f"[{dotted}] on a line of its own"
         if key[0] == "tasks" and len(key) == 2 and type(value) is int:
             write = f"{dotted}.count = {value}"
         return SpecError(dotted, f"{spell(value)} is not a table", hint=f"write {write}")
@@ -314,19 +314,12 @@ def _misplaced(key: Key, value: object) -> SpecError | None:
     return None
 
 
-def _other_word(depth: int, word: str, value: object, tops: Collection[str], table: Table) -> str:
-    """What to write for a word from elsewhere. depth: 0 for a key of the job, 1 a task type, 2 a key of its table."""
-    from gridtf.jobspec import synonyms
-
-    if depth == 0:
-        return synonyms.key(word, value, table)
-    return synonyms.task_type(word) if depth == 1 else synonyms.task_key(word, value, tops)
-
-
 def _in_general(depth: int, value: object, known: Collection[str]) -> str:
     """A hint for a key that is like no other."""
     if depth:
         return f"known: {', '.join(known)}{f'; {A_TYPE_OF_ONE_S_OWN}' if depth == 1 else ''}"
+    if isinstance(value, tuple) and value and isinstance(value[0], Mapping):
+        return "a file describes one job: write a file for each, and submit one after the other"
     if not isinstance(value, Mapping):
         return "the keys are the options that `gridtf submit --help` lists, with _ for -"
     lines = [f"{part} = {toml(item)}" for part, item in value.items() if not isinstance(item, Mapping)]
@@ -342,6 +335,8 @@ def _valued(key: Key, value: Any, source: str, base: Path, environ: Mapping[str,
             return Sourced(tuple(_bind(expand(bind, environ), base) for bind in value), source)
     except ValueError as error:
         hint = "set it, or write a dollar sign of the path itself as $$"
+        if "$" not in str(value):
+            hint = f"write $HOME for your own, or ./{value} for a folder of this name"
         return Sourced(value, source, SpecError(key[0], str(error), hint=hint))
     return Sourced(value, source)
 
@@ -361,12 +356,14 @@ def _bind(text: str, base: Path) -> str:
 
 
 def _home(text: str) -> str:
-    """Replace a ``~`` at the beginning of a path."""
-    path = Path(text)
-    if path.parts[:1] == ("~",):
-        with contextlib.suppress(RuntimeError):  # without a home folder, a later error names ~
-            return str(path.expanduser())
-    return text
+    """Replace a ``~`` or ``~user`` at the beginning of a path. Raises ValueError for an unknown user."""
+    if text.startswith("~"):
+        try:
+            return str(Path(text).expanduser())
+        except RuntimeError:
+            if not text.startswith(("~/", "./")) and text != "~":
+                raise ValueError(f"there is no user {Path(text).parts[0][1:]}") from None
+    return text  # without a home folder, a later error names ~
 
 
 def expand(text: str, environ: Mapping[str, str]) -> str:

@@ -3,13 +3,68 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gridtf.errors import UsageError
-from gridtf.text import toml
 from gridtf.values import Value
 
 Key = tuple[str, ...]  # a key as its parts: ("tasks", "ps", "count")
+
+PREFIX = "GRIDTF_SUBMIT_"
+_NUMBER = re.compile(r"[0-9.e-]+")  # Python accepts more, which is more likely a slip: 1_000, +3, inf, ٣
+
+
+class Kind(Value):
+    """What values an option has.
+
+    Attributes:
+        read: Makes the value from text. Text in place of a number stays text, which JobSpec refuses.
+        of_flag: Makes the value that a flag without text sets, given whether it turns the option on; None for an option
+            whose flags need text.
+        repeats: Whether the option may be repeated, so that each line of its variable is a value.
+    """
+
+    read: Callable[[str], object] = str
+    of_flag: Callable[[bool], object] | None = None
+    repeats: bool = False
+
+
+def _number(kind: type[int] | type[float], more: Mapping[str, object] | None = None) -> Callable[[str], object]:
+    """Makes numbers from text. more: what other words than numbers stand for."""
+
+    def read(text: str) -> object:
+        try:
+            return (more or {}).get(text, kind(text) if _NUMBER.fullmatch(text) else text)
+        except ValueError:
+            return text
+
+    return read
+
+
+def _arguments(text: str) -> object:
+    import shlex
+
+    try:
+        return tuple(shlex.split(text))
+    except ValueError:
+        raise UsageError(f"a quote is not closed in {text}", hint="write it as in a shell") from None
+
+
+_TRUTHS = {"1": True, "true": True, "0": False, "false": False}
+KINDS = {
+    "text": Kind(),
+    "whole": Kind(_number(int)),
+    "size": Kind(_number(int)),  # or text that JobSpec parses, such as 2h
+    "seconds": Kind(_number(float)),
+    "lines": Kind(lambda text: (text,), repeats=True),
+    "words": Kind(lambda text: tuple(word.strip() for word in text.split(",") if word.strip())),
+    "arguments": Kind(_arguments),  # split as a shell does
+    "variables": Kind(repeats=True),  # K=V
+    "count": Kind(_number(int, {"true": 1, "false": 0}), of_flag=int),  # 1 or 0 tasks
+    "truth": Kind(lambda text: _TRUTHS.get(text, text), of_flag=bool),
+    "replace": Kind(_number(int), of_flag=lambda on: True),  # drop what lower layers have
+    "served_ps": Kind(of_flag=lambda on: ("ps",)),
+}
 
 
 class Option(Value):
@@ -17,10 +72,8 @@ class Option(Value):
 
     Attributes:
         key: The JobSpec key that it sets, dotted as in the job file; or one of MERGED.
-        flags: The long one first; ``--no-…`` turns a switch off.
-        kind: text, whole (a whole number), size (a whole number, or text that JobSpec parses), seconds, lines
-            (repeatable), words (separated by commas), arguments (split as the shell does), variables (repeatable K=V),
-            switch (count 1 or 0), truth (true or false), replace (1: drop what lower layers have) or served_ps.
+        flags: The long one first; ``--no-…`` turns it off.
+        kind: One of KINDS.
         metavar: Stands for the value in the help; empty for a flag without a value.
         help: One line for the help.
         group: Heading in the help.
@@ -28,7 +81,7 @@ class Option(Value):
 
     key: str
     flags: tuple[str, ...]
-    kind: str
+    kind: Kind
     metavar: str
     help: str
     group: str
@@ -36,24 +89,11 @@ class Option(Value):
     @property
     def variables(self) -> tuple[str, ...]:
         """The environment variables that set it: GRIDTF_SUBMIT_ and the name of each long flag."""
-        if self.kind == "served_ps":
+        if self.kind is KINDS["served_ps"]:
             return ()
-        if self.kind == "replace":
-            return (PREFIX + self.key.upper(),)
-        longs = (flag[2:] for flag in self.flags if flag.startswith("--") and not flag.startswith("--no-"))
-        return tuple(PREFIX + flag.upper().replace("-", "_") for flag in longs)
+        longs = [flag[2:] for flag in self.flags if flag.startswith("--") and not flag.startswith("--no-")]
+        return tuple(PREFIX + name.upper().replace("-", "_") for name in longs or [self.key])
 
-
-PREFIX = "GRIDTF_SUBMIT_"
-
-_OF_SUBMIT = ("wait", "dry_run", "json")  # options of the command, not of the job
-_NUMBER = re.compile(r"[0-9.e-]+")  # Python accepts more, which is more likely a slip: 1_000, +3, inf, ٣
-
-# Kind -> text -> value.
-_TRUTHS: dict[str, dict[str, object]] = {
-    "truth": {"1": True, "true": True, "0": False, "false": False},
-    "switch": {"true": 1, "false": 0},
-}
 
 # Keys that change how layers are merged, and are no fields of a JobSpec: arguments are added to the command below them.
 MERGED = ("args", "profile", "setup_replace")
@@ -83,9 +123,9 @@ _TABLE = {
         ("tasks.worker.count", "--workers", "whole", "N", "workers (default: as many as fit; local, no GPUs: one)"),
         ("tasks.ps.count", "--ps", "whole", "N", "parameter servers"),
         ("leader", "--leader", "text", "chief|master|first-worker", "which task leads; a chief or master is added"),
-        ("tasks.chief.count", "--chief --no-chief", "switch", "", "a chief in addition to the workers"),
-        ("tasks.master.count", "--master --no-master", "switch", "", "a chief under TensorFlow 1's name"),
-        ("tasks.evaluator.count", "--evaluator --no-evaluator", "switch", "", "an evaluator"),
+        ("tasks.chief.count", "--chief --no-chief", "count", "", "a chief in addition to the workers"),
+        ("tasks.master.count", "--master --no-master", "count", "", "a chief under TensorFlow 1's name"),
+        ("tasks.evaluator.count", "--evaluator --no-evaluator", "count", "", "an evaluator"),
         ("tasks.data_worker.count", "--data-workers", "whole", "N", "tasks that prepare the data for those that train"),
         ("serve", "--serve", "words", "TYPE[,TYPE]", "run TensorFlow servers as ps or worker tasks"),
         ("serve", "--ps-builtin", "served_ps", "", "the same as --serve ps"),
@@ -110,7 +150,7 @@ _TABLE = {
     "after a failure": (
         ("restarts", "--restarts", "whole", "N", "restart all tasks in the same allocation up to N times (default: 0)"),
         ("stall_after", "--stall-after", "size", "TIME|off", "a job without any activity is stalled (default: 10m)"),
-        ("on_stall", "--on-stall", "text", "report|restart|end", "what becomes of it (default: report)"),
+        ("on_stall", "--on-stall", "text", "report|restart|end", "what to do with a stalled job (default: report)"),
         ("spare_nodes", "--spare-nodes", "whole", "N", "request N more hosts, to replace those that are lost"),
     ),
     "which network": (
@@ -136,7 +176,7 @@ _TABLE = {
 
 GROUPS = tuple(_TABLE)
 OPTIONS = tuple(
-    Option(key, tuple(flags.split()), kind, metavar, text, group)
+    Option(key, tuple(flags.split()), KINDS[kind], metavar, text, group)
     for group, rows in _TABLE.items()
     for key, flags, kind, metavar, text in rows
 )
@@ -148,18 +188,18 @@ def of_scheduler(key: str, flags: str, metavar: str, text: str, *, kind: str = "
     """Make an Option that only some schedulers know.
 
     Args:
-        key: As in Option, and so are ``metavar`` and ``kind``.
+        key: As in Option, and so is ``metavar``.
         flags: With spaces between them.
         metavar: As in Option.
         text: One line for the help.
-        kind: As in Option.
+        kind: The name of one of KINDS.
     """
-    return Option(key, tuple(flags.split()), kind, metavar, text, REQUESTS)
+    return Option(key, tuple(flags.split()), KINDS[kind], metavar, text, REQUESTS)
 
 
 def aliases(table: Table) -> dict[str, str]:
     """Other names of keys that job files accept, from further long flags: ``queue`` -> ``partition``."""
-    plain = [option for option in table if option.kind in ("text", "whole") and "." not in option.key]
+    plain = [option for option in table if option.metavar and "." not in option.key]
     names = {flag[2:].replace("-", "_"): option.key for option in plain for flag in option.flags if flag[1] == "-"}
     return {name: key for name, key in names.items() if name != key}
 
@@ -178,130 +218,26 @@ def read(option: Option, text: str, environ: Mapping[str, str]) -> dict[Key, obj
         environ: Where ``--env K`` finds the value of K.
 
     Returns:
-        Key -> value. Text in place of a number is returned as text, which JobSpec refuses.
+        Key -> value.
 
     Raises:
         UsageError: For ``--env K`` when K is not set, and for arguments with an open quote.
     """
     key = tuple(option.key.split("."))
-    if option.kind == "variables":
-        name, equals, value = text.partition("=")
-        if not equals:
-            if not name or not re.fullmatch("[A-Za-z0-9_]+", name):
-                raise UsageError(f"{text!r} is not a variable", hint="write NAME=VALUE, or NAME to copy its value")
-            if name not in environ:
-                raise UsageError(
-                    f"{name} is not set", hint=f"a name alone copies its value; to set one, write {name}=VALUE"
-                )
-            value = environ[name]
-        return {(*key, name): value}
-    if option.kind == "lines":
-        return {key: (text,)}
-    if option.kind == "arguments":
-        import shlex
-
-        try:
-            return {key: tuple(shlex.split(text))}
-        except ValueError:
-            raise UsageError(f"a quote is not closed in {text}", hint="write it as in a shell") from None
-    if option.kind == "words":
-        return {key: tuple(word.strip() for word in text.split(",") if word.strip())}
-    if text in _TRUTHS.get(option.kind, {}):
-        return {key: _TRUTHS[option.kind][text]}
-    if option.kind in ("whole", "size", "switch", "replace"):
-        return {key: _number(text, int)}
-    if option.kind == "seconds":
-        return {key: _number(text, float)}
-    return {key: text}
+    if option.kind is not KINDS["variables"]:
+        return {key: option.kind.read(text)}
+    name, equals, value = text.partition("=")
+    if not equals and not re.fullmatch("[A-Za-z0-9_]+", name):
+        raise UsageError(f"{text!r} is not a variable", hint="write NAME=VALUE, or NAME to copy its value")
+    if not equals and name not in environ:
+        raise UsageError(f"{name} is not set", hint=f"a name alone copies its value; to set one, write {name}=VALUE")
+    return {(*key, name): value if equals else environ[name]}
 
 
-def switch(option: Option, flag: str) -> dict[Key, object]:
-    """The key and value that a flag without a value sets.
-
-    Args:
-        option: A row of the table.
-        flag: The flag as typed, such as ``--no-chief``.
-    """
-    on = option.kind == "replace" or not flag.startswith("--no-")
-    value = ("ps",) if option.kind == "served_ps" else on if option.kind == "truth" else int(on)
-    return {tuple(option.key.split(".")): value}
-
-
-def as_key(word: str, value: object, table: Table) -> str:
-    """A hint for an unknown key in a file that is the name of a flag, such as ``workers``.
-
-    Args:
-        word: The unknown key.
-        value: Its value in the file.
-        table: All options.
-
-    Returns:
-        What to write instead; empty when no flag has this name.
-    """
-    option = _by_flag(word, table)
-    if option is None and (key := next((option.key for option in table if option.key == word), "")):
-        return f"write {key} = {toml(value)}"
-    if option is None:
-        return f"it can only be set on the command line: --{word.replace('_', '-')}" if word in _OF_SUBMIT else ""
-    if option.kind == "served_ps":
-        return 'write serve = ["ps"]'
-    if option.kind == "replace":
-        return f"write {option.key} = true"
-    section, _, name = option.key.rpartition(".")
-    if isinstance(value, Mapping):
-        return f"write [{section or option.key}]"
-    if option.kind == "switch":
-        value = int(bool(value) != word.startswith("no"))
-    elif option.kind == "truth":
-        value = bool(value) != word.startswith("no")
-    elif option.kind == "whole":
-        value = int(value) if isinstance(value, str) and value.isdecimal() else value
-        value = value if type(value) is int else None
-    elif option.kind in ("lines", "words") and isinstance(value, str):
-        value = [value]
-    shown = "…" if value is None else toml(value)
-    return f"in [{section}] write {name} = {shown}" if section else f"write {name} = {shown}"
-
-
-def as_keyword(word: str, value: object) -> str:
-    """A hint for an unknown keyword of JobSpec that is the name of a flag, such as ``workers``.
-
-    Args:
-        word: The unknown keyword.
-        value: Its value.
-
-    Returns:
-        What to write instead; empty when no flag has this name.
-    """
-    option = _by_flag(word, OPTIONS)
-    if option is None or option.key in MERGED:
-        return ""
-    if option.kind == "served_ps":
-        return 'write serve=["ps"]'
-    task_type, _, name = option.key.removeprefix("tasks.").rpartition(".")
-    if option.kind == "switch":
-        value = int(bool(value) != word.startswith("no"))
-    return f'write tasks={{"{task_type}": TaskSpec({name}={value!r})}}' if task_type else f"write {name}=…"
-
-
-def as_variable(variable: str, table: Table) -> str:
-    """A hint for an unknown variable named after a flag.
-
-    Args:
-        variable: Such as ``GRIDTF_SUBMIT_NO_CHIEF``.
-        table: All options.
-
-    Returns:
-        What to write instead; empty when no flag has this name.
-    """
-    option = _by_flag(variable.removeprefix(PREFIX), table)
-    if option is None:
-        return ""
-    same = next(other for other in table if other.key == option.key)
-    return f"write {same.variables[0]}={_INSTEAD.get(option.kind, 0)}"
-
-
-_INSTEAD = {"served_ps": "ps", "replace": 1}  # kind -> value of the variable that does what its flag does
+def of_flag(option: Option, flag: str) -> dict[Key, object]:
+    """The key and value that a flag without text sets. flag: as typed, such as ``--no-chief``."""
+    made = option.kind.of_flag
+    return {tuple(option.key.split(".")): made(not flag.startswith("--no-")) if made else None}
 
 
 def flag(key: str) -> str:
@@ -311,15 +247,3 @@ def flag(key: str) -> str:
     return known or (
         key if "." in key or key in ("command", "tasks") or key.isupper() else f"--{key.replace('_', '-')}"
     )
-
-
-def _by_flag(word: str, table: Table) -> Option | None:
-    flag = f"--{word.lower().replace('_', '-')}"
-    return next((option for option in table if flag in option.flags), None)
-
-
-def _number(text: str, kind: type[int] | type[float]) -> object:
-    try:
-        return kind(text) if _NUMBER.fullmatch(text) else text
-    except ValueError:
-        return text

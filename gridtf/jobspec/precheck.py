@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf import files
-from gridtf.errors import SpecError, nearest
+from gridtf.errors import SpecError, UsageError, nearest
+from gridtf.jobspec.checks import ID, spell
 from gridtf.jobspec.config import setup_by_source
+from gridtf.jobspec.jobfile import refuse_requests
 from gridtf.jobspec.placeholders import without_braces
-from gridtf.jobspec.spec import ID, JobSpec, container_path, spell
+from gridtf.jobspec.spec import JobSpec, container_path
 from gridtf.jobspec.units import format_walltime, parse_walltime
 
 if TYPE_CHECKING:
@@ -34,12 +36,10 @@ _ENVIRONMENT_LINE = re.compile(
 )
 # They start a program several times, or submit a job of their own.
 _STARTERS, _SUBMITTERS = ("srun", "mpirun", "mpiexec", "orterun"), ("sbatch", "qsub")
-_DIRECTIVE = re.compile(rb"^#(?:SBATCH|PBS|\$) +-[!-~]+", re.MULTILINE)
 _PLACEHOLDER = re.compile(r"\{[a-z_]+\}")
 # Times whose plain numbers are minutes, as Slurm's --time -> the least number that is probably meant as seconds.
 _MINUTES = {"time": 24 * 60, "checkpoint_before": 1, "stall_after": 1}
 _LEAST_MIB = 128  # a Python needs a tenth of it, one that has loaded TensorFlow more than twice as much
-OF_A_HOST = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - each host has its own
 
 
 def check(spec: JobSpec, sources: Mapping[str, str]) -> None:
@@ -58,12 +58,10 @@ def check(spec: JobSpec, sources: Mapping[str, str]) -> None:
         hint = f"begin it with a letter, such as run-{spec.name}"
         raise SpecError("name", f"{spec.name} would be taken for the id of a job", hint=hint)
     _check_memory(spec)
-    if spec.chdir and not _exists("chdir", Path.is_dir, Path(spec.chdir)):
-        what = f"{spec.chdir} is not a folder" if files.exists(spec.chdir) else f"there is no folder {spec.chdir}"
-        raise SpecError("chdir", what)
-    if spec.template and not _exists("template", Path.is_file, Path(spec.template)):
-        there = files.exists(spec.template)
-        raise SpecError("template", f"{spec.template} is not a file" if there else f"there is no file {spec.template}")
+    needed = (("chdir", spec.chdir, Path.is_dir, "folder"), ("template", spec.template, Path.is_file, "file"))
+    for key, path, is_one, kind in needed:
+        if path and not _exists(key, is_one, Path(path)):
+            raise SpecError(key, f"{path} is not a {kind}" if files.exists(path) else f"there is no {kind} {path}")
     if image := container_path(spec.container):
         _check_image(image, spec)
     if spec.entry:
@@ -293,7 +291,7 @@ def _need_file(key: str, word: str, folder: Path, environ: Mapping[str, str]) ->
         return None
     if _exists(key, Path.exists, path):
         return path
-    own = [*OF_A_HOST, *filter(None, [environ.get("TMPDIR")])]
+    own = [*files.OF_A_HOST, *filter(None, [environ.get("TMPDIR")])]
     if word.startswith("/") and any(path.is_relative_to(place) for place in own):
         return None
     raise SpecError(key, f"there is no file {path}", hint=_near_file(word, path, folder))
@@ -351,27 +349,10 @@ def _need_no_starter(key: str, command: Sequence[str], spec: JobSpec, environ: M
             "program, as with MPI, call gridtf_join in a script of your own",
         )
     script = Path(spec.chdir or ".", rest[0] if name in _SHELLS and rest else program)
-    if found := _directive(script):
-        by = "sbatch" if found.startswith("#SBATCH") else "qsub"
-        raise SpecError(
-            key,
-            f"{script} is a job script: gridtf does not read its requests, such as {found}",
-            hint=f"call gridtf_run in it and submit it with {by}; or write options and its program: "
-            "gridtf submit --nodes 2 -- python train.py",
-        )
-
-
-def _directive(script: Path) -> str:
-    """The first line of a script that sbatch or qsub would read; empty without one."""
     try:
-        if not files.is_file(script):  # a FIFO would block
-            return ""
-        with script.open("rb") as file:
-            head = file.read(1 << 16)
-    except (OSError, ValueError):
-        return ""
-    found = _DIRECTIVE.search(head) if head.startswith(b"#!") else None
-    return found[0].decode() if found else ""
+        refuse_requests(script)
+    except UsageError as error:
+        raise SpecError(key, error.what, hint=error.hint) from None
 
 
 def _interpreter(script: str) -> str:

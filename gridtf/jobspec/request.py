@@ -12,12 +12,13 @@ from math import gcd
 from typing import Any
 
 from gridtf.errors import SpecError
-from gridtf.jobspec.options import Option
-from gridtf.jobspec.spec import JobSpec, check_text
+from gridtf.jobspec.checks import check_text
+from gridtf.jobspec.options import KINDS, Option
+from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.tasktypes import LEADERS, TaskType, properties
 from gridtf.jobspec.units import MOST, parse_memory
 from gridtf.text import counted
-from gridtf.values import Value, as_dict, fields
+from gridtf.values import Value, as_dict
 
 
 class Role(Value):
@@ -178,33 +179,13 @@ class Request(Value):
             in_job: Leave out what only the submission needs: the elements of an array.
         """
         data: dict[str, Any] = as_dict(self)
-        data["left_open"] = sorted(self.left_open)
         if in_job:
             del data["elements"]
         return data
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Request:
-        """Make a Request from the values that to_dict returns; unknown keys are ignored.
-
-        Raises:
-            TypeError, KeyError, ValueError: For values that are not those of a request.
-        """
-        known = fields(cls)
-        values = {name: value for name, value in data.items() if name in known}
-        low, high = values["nodes"]
-        values["nodes"] = int(low), int(high)
-        values["roles"] = tuple(Role(**role) for role in values["roles"])
-        values["components"] = tuple(
-            Component(**{**part, "types": tuple(part["types"])}) for part in values["components"]
-        )
-        values["elements"] = tuple(values.get("elements", ()))
-        values["left_open"] = frozenset(values["left_open"])
-        return cls(**values)
-
 
 def resolve(spec: JobSpec, scheduler: str, *, options: Sequence[Option] = (), memory: bool = True) -> Request:
-    """Compute the request of a job, filling in what the user has not specified; Scheduler.resolve completes it.
+    """Compute the request of a job, filling in what the user has not specified; Login.resolve completes it.
 
     Args:
         spec: The job.
@@ -251,7 +232,7 @@ def _options(spec: JobSpec, options: Sequence[Option]) -> dict[str, Any]:
     values = {}
     for option in options:
         value = spec.option(option.key)
-        if option.kind == "text":
+        if option.kind is KINDS["text"]:
             check_text(option.key, value)
         if value not in (None, ()):
             values[option.key] = value

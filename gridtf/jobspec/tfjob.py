@@ -12,35 +12,11 @@ from typing import Any
 
 from gridtf.errors import UsageError
 from gridtf.jobspec.spec import JobSpec
+from gridtf.jobspec.synonyms import found, rows
 from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
 from gridtf.text import toml, toml_key
 from gridtf.values import Value
 
-# Field -> why nothing takes its place, or what to do instead.
-_NO_COUNTERPART = {
-    "image": "one container for all tasks is taken; let the commands of the others start their own",
-    "imagePullSecrets": "give Apptainer the password: apptainer registry login",
-    "restartPolicy": "a task that fails ends the attempt, and all tasks start again, as often as restarts says",
-    "ttlSecondsAfterFinished": "run directories stay until you remove them",
-    "schedulingPolicy": "the scheduler starts a job when all of its hosts are free",
-    "suspend": "submit the job when it may run, or hold it with an option of the scheduler in native",
-    "volumes": "tasks see the file systems of their hosts, and in a container those of container_binds",
-    "volumeMounts": (
-        "tasks see the file systems of their hosts, and in a container those of container_binds: check the paths in "
-        "command, args and env"
-    ),
-    "envFrom": "write the variables into [env]",
-    "initContainers": "write what they do into setup",
-    "nodeSelector": "name a partition, or an option of the scheduler in native",
-    "affinity": "name a partition, or an option of the scheduler in native",
-    "tolerations": "name a partition, or an option of the scheduler in native",
-    "enableDynamicWorker": "the number of workers is fixed while a job runs",
-}
-# Fields whose purpose gridtf serves without being asked, or that mean nothing outside Kubernetes.
-_NEEDLESS = frozenset(
-    {"apiVersion", "kind", "status", "name", "ports", "cleanPodPolicy", "imagePullPolicy", "metadata", "requests"}
-    | {"terminationMessagePath", "terminationMessagePolicy", "serviceAccountName", "schedulerName", "dnsPolicy"}
-)
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]*)?(?:[eE][0-9]+)?)(m|[kMGTPE]|[KMGTPE]i)?")
 _FACTORS = {"m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _FACTORS |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", start=1)}
@@ -130,7 +106,7 @@ def _job(manifest: Mapping[str, Any], notes: list[_Note]) -> dict[str, Any]:
     if lead:
         data["container"] = lead
     notes += (
-        _Note("image", name, _NO_COUNTERPART["image"]) for name, image in images.items() if image not in ("", lead)
+        _Note("image", name, found("image", rows("tfjob"))) for name, image in images.items() if image not in ("", lead)
     )
     return {**data, **_shared(types)}
 
@@ -226,8 +202,9 @@ def _shared(types: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 
 def _unused(table: Mapping[str, Any], used: set[str], place: str, notes: list[_Note]) -> None:
     for key in table:
-        if key not in used | _NEEDLESS:
-            notes.append(_Note(key, place, _NO_COUNTERPART.get(key, "no counterpart")))
+        text = found(key, rows("tfjob"))
+        if key not in used and text != "":
+            notes.append(_Note(key, place, text or "no counterpart"))
 
 
 def _table(value: Any, key: str, path: str) -> Mapping[str, Any]:

@@ -24,11 +24,12 @@ _LONGEST_WALLTIME = 2**31 - 1  # seconds; the maximum of timers
 WALLTIME_FORMS = "minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S, or with units such as 90m, 2h30m, 1d12h"
 
 
-def parse_walltime(text: str | int) -> int:
+def parse_walltime(text: str | int, noun: str = "a walltime") -> int:
     """Parse a walltime.
 
     Args:
         text: In Slurm's formats (sbatch(1), --time; a plain number is minutes), or with units such as 1d12h.
+        noun: What it is, for the error.
 
     Returns:
         Seconds.
@@ -40,7 +41,7 @@ def parse_walltime(text: str | int) -> int:
     match = next((match for form in _WALLTIMES if (match := re.fullmatch(form, word))), None)
     total = sum(int(value or 0) * _SECONDS[unit] for unit, value in match.groupdict().items()) if match else 0
     if total == 0:
-        raise ValueError(f"{word!r} is not a walltime")
+        raise ValueError(f"{word!r} is not {noun}")
     if total > _LONGEST_WALLTIME:
         raise ValueError(f"{word!r} is longer than {_LONGEST_WALLTIME // 86400} days, the maximum")
     return total
@@ -58,10 +59,7 @@ def parse_duration(text: str | int) -> int:
     Raises:
         ValueError: As parse_walltime does.
     """
-    try:
-        return parse_walltime(text)
-    except ValueError as error:
-        raise ValueError(str(error).replace("a walltime", "a duration")) from None
+    return parse_walltime(text, "a duration")
 
 
 def parse_pause(text: str | int) -> int | None:

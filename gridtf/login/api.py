@@ -12,7 +12,7 @@ from gridtf import schedulers
 from gridtf.errors import GridtfError, UsageError
 from gridtf.jobspec import config
 from gridtf.jobspec.jobfile import JOB_FILE
-from gridtf.jobspec.options import PREFIX, Table
+from gridtf.jobspec.options import KINDS, PREFIX, Table
 from gridtf.jobspec.spec import JobSpec
 from gridtf.login import submission
 from gridtf.run import registry
@@ -101,10 +101,9 @@ def load(jobfile: str | os.PathLike[str] = JOB_FILE, *, layers: bool = True) -> 
         environ = {name: text for name, text in environ.items() if not name.startswith(PREFIX)}
         environ |= {config.SITE_VARIABLE: "", "XDG_CONFIG_HOME": os.devnull}
     with _in_words_of_python():
+        typed, use = config.Typed(os.fspath(jobfile)), config.Use.SUBMIT if layers else config.Use.LOOK
         made = schedulers.with_options(
-            lambda table, complete: config.configure(
-                os.fspath(jobfile), [], None, environ, here(), table, complete=complete, limited=layers
-            )
+            lambda table, complete: config.configure(typed, environ, here(), table, complete=complete, use=use)
         )
     return Layered(**_values(made.spec), trusted=made.trusted, notes=made.notes) if layers else made.spec
 
@@ -167,9 +166,9 @@ def in_python(text: str, table: Table) -> str:
             return match[0]
         section, _, name = option.key.rpartition(".")
         if section:
-            count = "1" if option.kind == "switch" else value or "…"
+            count = "1" if option.kind.of_flag else value or "…"
             return f'tasks={{"{section.removeprefix("tasks.")}": TaskSpec({name}={count})}}'
-        if option.kind == "lines" and value:
+        if option.kind is KINDS["lines"] and value:
             return f'{name}=["{value}"]'
         return f"{name}={value}" if value else name
 

@@ -356,7 +356,7 @@ def _known_to_the_scheduler(job: str, error: NotFoundError) -> Job:
     name = schedulers.available_here(os.environ)
     places: Sequence[Path] = ()
     with contextlib.suppress(SchedulerError):
-        places = schedulers.get(name).run_dirs(job)
+        places = schedulers.get(name).login.run_dirs(job)
     for place in places:
         if registry.is_run(place) and _is_of(place, job):
             found = Job(place)
@@ -376,7 +376,7 @@ def _is_of(place: Path, job_id: str) -> bool:
 
 def _cancel(scheduler: str, job: JobIdentity, *, force: bool = False) -> None:
     try:
-        schedulers.get(scheduler).cancel(job, force=force)
+        schedulers.get(scheduler).login.cancel(job, force=force)
     finally:  # one that does not answer may have done it
         answers.outdate(schedulers.get(scheduler), job)
 

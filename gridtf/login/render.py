@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import binascii
 import re
 from typing import Any
 
 import gridtf
-from gridtf import resources, schedulers
+from gridtf import resources
 from gridtf.errors import SpecError
 from gridtf.jobspec import config
 from gridtf.jobspec.units import LONGEST_VARIABLE
-from gridtf.login import shipped
+from gridtf.login import templates
 from gridtf.login.filters import json_text
 from gridtf.schedulers.api import Plan
 
@@ -29,9 +28,6 @@ _BASH_OWN = re.compile(
 def script(plan: Plan) -> str:
     """Render the job script of a plan.
 
-    Args:
-        plan: The submission.
-
     Returns:
         The text, determined by the plan alone: no clock, no environment. Bytes of values that are not UTF-8 are
         surrogate escapes.
@@ -46,33 +42,21 @@ def script(plan: Plan) -> str:
             raise SpecError(f"env.{name}", f"bash itself sets {name}", hint="choose another name")
     values = _values(plan)
     _refuse_long(values["job"])
-    if not plan.spec.template and not schedulers.get(plan.scheduler).template and _is_unchanged():
-        return shipped.script(values)
-    from gridtf.login import templates
-
     return templates.render(plan, values)
-
-
-def _is_unchanged() -> bool:
-    """Whether the installed template is the one that was made into Python."""
-    try:
-        return binascii.crc32((resources.templates() / resources.COMMON).read_bytes()) == shipped.CHECKSUM
-    except OSError:
-        return False
 
 
 def _values(plan: Plan) -> dict[str, Any]:
     """The names that templates can use, listed in docs/templates.md. Plain values only: a Path would let a template out
     of the sandbox, to the file system."""
-    spec, scheduler = plan.spec, schedulers.get(plan.scheduler)
-    job = spec.replace(scheduler=plan.scheduler).to_dict()
+    spec, scheduler = plan.spec, plan.scheduler
+    job = spec.replace(scheduler=scheduler.name).to_dict()
     return {
         "version": gridtf.__version__,
-        "scheduler": plan.scheduler,
-        "template": spec.template or (scheduler.template.name if scheduler.template else resources.COMMON),
+        "scheduler": plan.scheduler.name,
+        "template": spec.template or (scheduler.login.template.name if scheduler.login.template else resources.COMMON),
         "name": spec.title,
-        "directive_prefix": scheduler.directive_prefix,
-        "directives": scheduler.directives(plan),
+        "directive_prefix": scheduler.login.directive_prefix,
+        "directives": scheduler.login.directives(plan),
         "chdir": spec.chdir,
         "setup": spec.setup,
         "setup_by_source": config.setup_by_source(spec, plan.sources),

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from gridtf import files, resources, schedulers
 from gridtf.errors import MaybeSubmittedError, RunDirError, SpecError
 from gridtf.jobspec import config, precheck
-from gridtf.jobspec.spec import JobSpec, container_path, need_program, need_walltime
+from gridtf.jobspec.checks import need_program, need_walltime
+from gridtf.jobspec.spec import JobSpec, container_path
 from gridtf.run import registry
 from gridtf.run.rundir import (
     RUN_ROOT,
@@ -107,15 +108,17 @@ def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fr
     with _located(sources):
         need_program(spec)
         need_walltime(spec)
-        request = schedulers.get(name).resolve(spec)
+        scheduler = schedulers.get(name)
+        request = scheduler.login.resolve(spec)
         precheck.check(spec, sources)
     if spec.run_dir:
         run_dir = cwd / spec.run_dir
     else:
         root = cwd / spec.run_root if spec.run_root else Path(str(spec.chdir), RUN_ROOT)
         run_dir = root / f"{spec.title}-{time.strftime('%Y%m%d-%H%M%S')}"
-    return Plan(
+    plan = Plan(
         spec=spec,
+        scheduler=scheduler,
         request=request,
         run_dir=run_dir,
         python=sys.executable,
@@ -123,6 +126,7 @@ def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fr
         sources=sources,
         trusted=trusted,
     )
+    return scheduler.login.with_site(plan)
 
 
 def script(plan: Plan) -> str:
@@ -145,7 +149,7 @@ def command(plan: Plan) -> tuple[str, ...]:
         UsageError: For values that the scheduler cannot accept.
     """
     with _located(plan.sources):
-        return schedulers.get(plan.scheduler).submit_command(plan)
+        return plan.scheduler.login.submit_command(plan)
 
 
 @contextlib.contextmanager
@@ -186,34 +190,34 @@ def _new_below(path: Path) -> bool:
 def _hand_over(plan: Plan, command: tuple[str, ...]) -> tuple[Record, tuple[str, ...]]:
     """Write job.json and job.sh, submit, and write submitted.json. Returns that record and notes for the user."""
     run = RunDir(plan.run_dir)
-    scheduler = schedulers.get(plan.scheduler)
+    scheduler = plan.scheduler
     registry.write_job(run, plan.spec, plan.sources)
     # to be read: what is submitted is the text. Its env may contain a password, as in job.json
     write_text(run.script, plan.script, mode=0o700)
     with _located(plan.sources):
-        notes = (*precheck.notes(plan.spec), *schedulers.unused(plan.spec, scheduler), *scheduler.check(plan))
+        notes = (*precheck.notes(plan.spec), *schedulers.unused(plan.spec, scheduler), *scheduler.login.check(plan))
     elements = plan.request.elements
     for element in elements:
         make_folder(run.elements / element, parents=True)
     make_folder(run.output)
     try:
-        result = scheduler.submit(plan)
+        result = scheduler.login.submit(plan)
     except KeyboardInterrupt:
         raise _interrupted(plan) from None
     answers.outdate(scheduler, result.job)
     identity = {**result.job.to_record(), **({"elements": list(elements)} if elements else {})}
-    record = registry.submitted(plan.spec, plan.scheduler, command, identity)
+    record = registry.submitted(plan.spec, scheduler.name, command, identity)
     try:
         write_record(run.submitted, record)
     except BaseException:
-        scheduler.cancel(JobIdentity.from_record(record))
+        scheduler.login.cancel(JobIdentity.from_record(record))
         raise
     return record, (*notes, *result.notes)
 
 
 def _interrupted(plan: Plan) -> MaybeSubmittedError:
     error = MaybeSubmittedError(
-        f"interrupted while {plan.scheduler} was accepting the job: it may or may not be submitted",
+        f"interrupted while {plan.scheduler.name} was accepting the job: it may or may not be submitted",
         why=f"its run directory is kept: {plan.run_dir}",
         hint=f"look for {plan.spec.title} in the queue, or run `gridtf status` there, before you submit it again",
     )

@@ -1,4 +1,4 @@
-"""Job scripts from templates of users and of schedulers' packages. The only place that uses Jinja2."""
+"""Job scripts from templates of users and of schedulers' packages, rendered by Jinja2 in its sandbox."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ def render(plan: Plan, values: dict[str, Any]) -> str:
     """Render the template of a plan.
 
     Args:
-        plan: The submission.
         values: The names that the template can use.
 
     Raises:
@@ -33,12 +32,12 @@ def render(plan: Plan, values: dict[str, Any]) -> str:
         GridtfError: For errors in the template, with file and line.
     """
     own = Path(plan.spec.template).absolute() if plan.spec.template else None
-    loader = _Loader(own, plan.trusted, schedulers.get(plan.scheduler).template)
+    loader = _Loader(own, plan.trusted, plan.scheduler.login.template)
     made = environment(loader)
     try:
         text = made.get_template(str(loader.own or values["template"])).render(values)
         if loader.own:
-            _check_ancestors(made, loader, plan.scheduler)
+            _check_ancestors(made, loader, plan.scheduler.name)
         return text
     except GridtfError:
         raise

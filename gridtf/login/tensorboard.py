@@ -26,8 +26,8 @@ from gridtf.run.rundir import RUN_ROOT, here, is_ours, read_private
 from gridtf.schedulers.api import LOOPBACK
 
 _MODULE = ("-m", "tensorboard.main")
-_STEP = 0.1  # seconds between two looks at whether the server listens
-_PATIENCE = 5.0  # seconds that it has to end
+_LISTEN_PAUSE = 0.1  # seconds between two looks at whether the server listens
+_END_LIMIT = 5.0  # seconds that it has to end
 _LONGEST = "8:00:00"  # the walltime of a job without one in the site's or the user's file
 # What a job for TensorBoard has from the job whose results it shows.
 _SHARED = (
@@ -80,7 +80,7 @@ def serve(program: Sequence[str], folder: Path, port: int | None, tell: Callable
         )
         try:
             while server.poll() is None and not sockets.listening({port}):
-                time.sleep(_STEP)
+                time.sleep(_LISTEN_PAUSE)
             if server.poll() is None:
                 tell(port)
             code = server.wait()
@@ -103,7 +103,7 @@ def _end(server: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            server.wait(_PATIENCE)
+            server.wait(_END_LIMIT)
 
 
 def spec_of(job: Job, folder: Path) -> JobSpec:

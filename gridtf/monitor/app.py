@@ -100,7 +100,6 @@ class Monitor(App[int]):
     """The monitor of a job.
 
     Args:
-        run: The run directory of the job.
         stacks: Asks for the stacks of the job's tasks, and returns them as lines.
         ascii_only: Whether the terminal shows ASCII alone.
 

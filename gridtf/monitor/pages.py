@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from gridtf.monitor import happened, rows, table
+from gridtf.monitor import eventlines, rows, table
 from gridtf.monitor.charts import Point, number, plot
 from gridtf.monitor.lines import Line, fit, folded, line, one_line, text_of
 from gridtf.monitor.look import CURVE, EVENTS, HELP, HOSTS, KEYS, LOG, PAGES, TABLES, TASKS, Extent, Look
@@ -67,7 +67,7 @@ def as_text(snapshot: Snapshot, columns: int) -> str:
         if made:
             whole = table.layout(columns_of, made, columns)
             parts.append([table.heading(whole, "", backwards=False), *(table.row_line(whole, row) for row in made)])
-    parts.append(happened.lines(snapshot.events, columns)[-_LAST:])
+    parts.append(eventlines.lines(snapshot.events, columns)[-_LAST:])
     parts.append(_curve(snapshot, Look(), columns, _PLOT)[0])
     return "\n\n".join(text_of(part) for part in parts if part)
 
@@ -150,7 +150,7 @@ def _body(snapshot: Snapshot, look: Look, columns: int, height: int, text: Seque
         return _curve(snapshot, look, columns, height)
     if look.page == EVENTS:
         return _part(
-            happened.lines(snapshot.events, columns, most=_FOLDS) or [line("no events", columns)], look, height
+            eventlines.lines(snapshot.events, columns, most=_FOLDS) or [line("no events", columns)], look, height
         )
     if look.page == HELP:
         return _part([line(f"{key:<9}{what}", columns) for key, what in KEYS.items()], look, height)
@@ -184,7 +184,7 @@ def _panel(snapshot: Snapshot, look: Look, columns: int, height: int) -> list[Li
     """Curve and last events, side by side on a wide terminal, else the events."""
     left = columns // 2 - 1 if columns >= _SPLIT else 0
     curve = _curve(snapshot, look, left, height)[0] if snapshot.curves and left else []
-    events = happened.lines(snapshot.events, columns - left - 2 if curve else columns)[-height:] if height > 0 else []
+    events = eventlines.lines(snapshot.events, columns - left - 2 if curve else columns)[-height:] if height > 0 else []
     if not curve:
         return events
     padded = [_padded(one, left + 2) for one in curve]

@@ -19,7 +19,6 @@ class Chain:
     """Reads one file of JSON lines of each attempt, oldest attempt first, and again as it grows.
 
     Args:
-        run: The run directory.
         name: The file's name, such as ``events.jsonl``.
         kind: The kind of its records.
     """

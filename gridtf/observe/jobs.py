@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from gridtf.run import recordtypes, registry
 from gridtf.run.rundir import JOINED, OPENED, Record, RunDir, is_cut, listdir, read_private, read_record
 from gridtf.run.tail import last_lines
 from gridtf.schedulers import answers
-from gridtf.schedulers.api import JobIdentity, JobStatus
+from gridtf.schedulers.api import JobIdentity, JobStatus, Scheduler
 from gridtf.states import ENDED, JobState
 from gridtf.values import Value
 
@@ -38,12 +38,7 @@ def looks(runs: Sequence[RunDir], since: float) -> list[Seen]:
         runs: Their run directories.
         since: The earliest time (time.monotonic()) at which their schedulers may have been asked.
     """
-
-    def unreadable(run: RunDir, error: RunDirError) -> JobView:
-        nothing = decide(run, Records(), None, time.time())
-        return nothing.replace(state=JobState.UNKNOWN, reason=error.what, hint=error.hint)
-
-    seen = _look(runs, since, unreadable)
+    seen = _look(runs, since)
     return [seen[run] for run in runs]
 
 
@@ -86,39 +81,39 @@ def look(run: RunDir, since: float, begun: float | None = None) -> Seen:
     Raises:
         RunDirError: When its records cannot be read.
     """
-
-    def unreadable(_: RunDir, error: RunDirError) -> JobView:
-        raise error
-
-    return _look([run], since, unreadable, begun)[run]
+    return _look([run], since, begun, strict=True)[run]
 
 
 def accounting_delay(seen: JobView) -> float:
     """Seconds that the scheduler's accounting may still need to record how a job ended; 0 when that is known."""
-    return schedulers.get(seen.scheduler).accounting_delay if seen.unexplained and seen.scheduler else 0.0
+    return schedulers.get(seen.scheduler).login.accounting_delay if seen.unexplained and seen.scheduler else 0.0
 
 
 def _look(
-    runs: Sequence[RunDir],
-    since: float,
-    unreadable: Callable[[RunDir, RunDirError], JobView],
-    begun: float | None = None,
+    runs: Sequence[RunDir], since: float, begun: float | None = None, *, strict: bool = False
 ) -> dict[RunDir, Seen]:
+    """strict: a job whose records cannot be read is an error, otherwise it is UNKNOWN."""
     records: dict[RunDir, Record | None] = {}
     seen: dict[RunDir, JobView] = {}
-    for run in runs:
+
+    @contextmanager
+    def reading(run: RunDir) -> Iterator[None]:
         try:
-            registry.need_same(run)
-            records[run] = read_submitted(run) or read_joined(run)
+            yield
         except RunDirError as error:
-            seen[run] = unreadable(run, error)
+            if strict:
+                raise
+            nothing = decide(run, Records(), None, time.time())
+            seen[run] = nothing.replace(state=JobState.UNKNOWN, reason=error.what, hint=error.hint)
 
     def judge(run: RunDir, status: JobStatus | None) -> None:
-        try:
+        with reading(run):
             seen[run] = job_view(run, records[run], status, now)
-        except RunDirError as error:
-            seen[run] = unreadable(run, error)
 
+    for run in runs:
+        with reading(run):
+            registry.need_same(run)
+            records[run] = read_submitted(run) or read_joined(run)
     believed = time.monotonic() - _DOUBTED if begun is None else begun
     queue, asked = _query(records, since)
     now = time.time()
@@ -156,24 +151,16 @@ def _query(
 ) -> tuple[dict[RunDir, JobStatus], float]:
     """States of jobs in their schedulers' queues or (history) accounting, from questions after ``since``; and when the
     first of them was asked."""
-    statuses: dict[RunDir, JobStatus] = {}
-    servers: dict[tuple[str, str], dict[RunDir, JobIdentity]] = {}  # jobs of two clusters may have the same id
+    named: dict[RunDir, tuple[Scheduler, JobIdentity]] = {}
+    unknown: dict[RunDir, JobStatus] = {}
     for run, record in records.items():
-        if record is None:
-            continue
-        name, job = record["scheduler"], JobIdentity.from_record(record)
         try:
-            servers.setdefault((name, schedulers.get(name).server(job, os.environ)), {})[run] = job
+            if record is not None:
+                named[run] = schedulers.get(record["scheduler"]), JobIdentity.from_record(record)
         except GridtfError as error:  # there is no such scheduler
-            statuses[run] = JobStatus(JobState.UNKNOWN, error.what)
-    asked = time.monotonic()
-    for (name, _), jobs in servers.items():
-        ask = answers.accounting if history else answers.queue
-        found = ask(schedulers.get(name), [*jobs.values()], since)
-        asked = min(asked, found.asked)
-        known = found.statuses
-        statuses.update({run: known[job.job_id] for run, job in jobs.items() if job.job_id in known})
-    return statuses, asked
+            unknown[run] = JobStatus(JobState.UNKNOWN, error.what)
+    found = answers.about(named, since, history=history)
+    return {**unknown, **found.statuses}, found.asked
 
 
 def job_view(run: RunDir, submitted: Record | None, queue: JobStatus | None, now: float) -> JobView:
@@ -201,8 +188,8 @@ def job_view(run: RunDir, submitted: Record | None, queue: JobStatus | None, now
         return view.replace(state=JobState.CANCELLED, reason=reason, hint=f"if it was not deleted: {view.hint}")
     if view.state in ENDED and records.verdict is None and records.has_log:
         tail = last_lines(run.log)
-        if not tail:  # an empty log explains nothing
-            return view.replace(hint="" if view.hint == f"see {run.log}" else view.hint)
+        if not tail:
+            return decide(run, records.replace(empty_log=True), queue, now)
         if view.state == JobState.FAILED and records.launcher is None and (why := why_set_up_failed(tail)):
             view = view.replace(reason=why, hint=set_up_hint(tail) or view.hint, unexplained=False)
         host = (records.launcher or {}).get("host")
@@ -215,7 +202,6 @@ def read_submitted(run: RunDir, *, own: bool = False) -> Record | None:
     """Read submitted.json.
 
     Args:
-        run: The run directory.
         own: Whether gridtf will act upon it, so that it must belong to this user (rundir.open_plain).
 
     Returns:

@@ -13,7 +13,6 @@ def errors(run: RunDir, choice: Choice) -> list[Failed]:
     """Find the last error in each log.
 
     Args:
-        run: The run directory.
         choice: Which logs, with ``attempt``, ``tasks`` and ``script``.
 
     Returns:

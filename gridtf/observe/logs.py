@@ -76,7 +76,6 @@ def pieces(run: RunDir, choice: Choice) -> Iterator[Piece]:
     """Read logs.
 
     Args:
-        run: The run directory.
         choice: Which lines.
 
     Yields:
@@ -103,7 +102,6 @@ def following(
     """Read logs and then lines as they are added, attempt after attempt, until the job has ended.
 
     Args:
-        run: The run directory.
         choice: Which lines.
         ended: Whether the job has ended; called before each look at the logs, up to ten times a second.
         sleep: Like time.sleep.
@@ -141,7 +139,6 @@ def read(run: RunDir, tasks: Sequence[str] | None = None, tail: int | None = Non
     """Read the logs of the latest attempt as text.
 
     Args:
-        run: The run directory.
         tasks: As in Choice.
         tail: As in Choice.
 
@@ -165,7 +162,6 @@ def follow(
     """Follow the logs, from the latest attempt on, as text.
 
     Args:
-        run: The run directory.
         tasks: As in Choice.
         ended: As for following.
         sleep: As for following.

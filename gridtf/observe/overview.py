@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from gridtf.errors import RunDirError
 from gridtf.observe import jobs
 from gridtf.run import registry
+from gridtf.run.recordtypes import kind_of
 from gridtf.run.rundir import Record, RunDir, read_record, write_record
-from gridtf.values import Value, as_dict
+from gridtf.values import Value, as_dict, of_dict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from gridtf.observe.state import JobView
 
 _SETTLED = 3600.0  # seconds after which no scheduler starts a job again that has ended
-_TEXTS = ("name", "job_id", "scheduler", "state", "reason", "run_dir")
-_KEPT = {str: {"stamp": str, "row": {**dict.fromkeys(_TEXTS, str), "tasks": int, "started": (float, None)}}}
 
 
 class Row(Value):
@@ -91,11 +90,11 @@ class Overview:
 
     def _known(self, path: Path) -> Row | None:
         kept = self._kept.get(str(path))
-        return Row(**kept["row"]) if kept and kept["stamp"] == _stamp(path) else None
+        return of_dict(Row, kept["row"]) if kept and kept["stamp"] == _stamp(path) else None
 
     def _read(self) -> Mapping[str, Record]:
         try:
-            return read_record(self._file, _KEPT, own=True) or {}
+            return read_record(self._file, {str: {"stamp": str, "row": kind_of(Row)}}, own=True) or {}
         except RunDirError:  # damaged, or another user's
             return {}
 

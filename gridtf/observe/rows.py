@@ -16,9 +16,6 @@ Gpus = Mapping[str, Sequence[str]]  # task -> the GPUs that it has on its host
 def rows(run: RunDir) -> list[Row]:
     """The samples of all attempts, oldest first.
 
-    Args:
-        run: The run directory.
-
     Raises:
         RunDirError: When they cannot be read.
     """

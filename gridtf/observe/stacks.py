@@ -14,15 +14,12 @@ from gridtf.run.rundir import Record, RunDir, allowed, is_ours, owner, read_reco
 from gridtf.states import JobState
 from gridtf.text import some
 
-_PATIENCE = 20.0  # seconds: the launcher looks every two, and waits six for its hosts
-_STEP = 0.2
+_ANSWER_LIMIT = 20.0  # seconds: the launcher looks every two, and waits six for its hosts
+_ANSWER_PAUSE = 0.2
 
 
 def request(run: RunDir) -> Record:
     """Ask the launcher of a running job where its tasks are, and wait for the answer.
-
-    Args:
-        run: The run directory.
 
     Returns:
         stacks.json.
@@ -48,15 +45,15 @@ def request(run: RunDir) -> Record:
     nonce = plan["nonce"]
     before = read_record(attempt.stacks, recordtypes.Stacks, nonce=nonce, own=True) or {}
     write_record(attempt.stacks_request, {"nonce": nonce, "id": os.urandom(8).hex()})
-    end = time.monotonic() + _PATIENCE
+    end = time.monotonic() + _ANSWER_LIMIT
     while time.monotonic() < end:
         answer = read_record(attempt.stacks, recordtypes.Stacks, nonce=nonce, own=True)
         if answer is not None and answer["id"] != before.get("id"):
             return answer
-        time.sleep(_STEP)
+        time.sleep(_ANSWER_PAUSE)
     attempt.stacks_request.unlink(missing_ok=True)
     raise GridtfError(
-        f"the launcher of job {view.name} has not answered within {_PATIENCE:g} s",
+        f"the launcher of job {view.name} has not answered within {_ANSWER_LIMIT:g} s",
         why="its host is busy, its file system is slow, or its tasks have not started yet",
         hint=f"see `gridtf status {view.job_id or run.path}`, and try again",
     )

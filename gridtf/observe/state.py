@@ -31,7 +31,6 @@ _DEFINED_BY = {
     "mamba": _CONDA.replace("conda.sh", "mamba.sh"),
 }
 _HOOKS = {"conda": 'eval "$(conda shell.bash hook)"', "mamba": 'eval "$(mamba shell hook --shell bash)"'}
-_KILLED = re.compile(r"\bkilled by (SIG|signal ).*")  # in a scheduler's reason
 # Seconds without a heartbeat after which tasks without a launcher count as ended; clocks do not differ that much.
 _GIVEN_UP = 3600.0
 
@@ -48,9 +47,10 @@ class Records(Fields):
         verdict: verdict.json.
         stop: stop.json.
         launcher: The launcher's heartbeat.
-        hosts: The agents' heartbeats, with the states of their tasks.
+        hosts: What each host has reported, with the states of its tasks.
         logs: File names of the tasks' logs.
         has_log: Whether the job script has a log.
+        empty_log: Whether that is known to be empty, and explains nothing.
         joined: Whether its tasks called gridtf_join, so that there is no launcher.
         elements: Element of a job array -> its verdict, None without one.
         damaged: Those of the latest attempt that are there, but are not JSON: their paths below the run directory.
@@ -67,6 +67,7 @@ class Records(Fields):
     hosts: tuple[Record, ...] = ()
     logs: frozenset[str] = frozenset()
     has_log: bool = False
+    empty_log: bool = False
     joined: bool = False
     elements: Mapping[str, Record | None] = {}
     damaged: tuple[str, ...] = ()
@@ -404,16 +405,15 @@ def _failed_elements(bad: Mapping[str, Record], lost: list[str]) -> list[str]:
 
 def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float) -> _Standing:
     """State of a job whose launcher wrote no verdict before the job ended."""
-    launcher, cancelled = records.launcher, records.cancelled
-    hint = f"see {run.log}" if records.has_log else ""
-    killed = None
+    launcher, cancelled, stop = records.launcher, records.cancelled, records.stop or {}
+    hint = f"see {run.log}" if records.has_log and not records.empty_log else ""
+    killed = queue.killed if launcher and queue.state in ENDED else ""
     damaged = next((f"{record} is damaged" for record in records.damaged if record.endswith("/verdict.json")), "")
     if launcher and launcher.get("phase") == "ended" and abs(_age(launcher, now)) <= _patience(records):
         # the launcher wrote this phase after the verdict, which the file system does not show on this host yet
         return _Standing(JobState.RUNNING, "the job has ended, but its verdict is not visible on this host yet")
     if cancelled:
         return _Standing(JobState.CANCELLED, f"cancelled by {cancelled.get('user')} on {cancelled.get('host')}")
-    stop = records.stop or {}
     # a scheduler that ends a job by KILL may begin with other hosts: losing these is not why the job ended
     known = stop.get("state") != JobState.FAILED or queue.state not in ENDED
     if launcher and known and stop.get("reason") and stop.get("state") in ENDED - {JobState.COMPLETED}:
@@ -421,18 +421,12 @@ def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float
         return _Standing(str(stop["state"]), f"{stop['reason']}; {unsaid}", hint)
     if queue.state == JobState.CANCELLED and not launcher and not records.has_log:
         return _Standing(JobState.CANCELLED, ", ".join(filter(None, ("cancelled before it started", queue.reason))))
-    if (
-        not launcher
-        and records.has_log
-        and queue.state in ENDED - {JobState.COMPLETED, JobState.FAILED}
-        and (queue.reason or queue.state == JobState.CANCELLED)
-    ):
-        by = queue.reason.startswith("by ") or not queue.reason
-        end = f"{queue.state} {queue.reason}".strip() if by else queue.reason
+    known = queue.state in ENDED - {JobState.COMPLETED, JobState.FAILED}
+    if known and not launcher and records.has_log and (queue.reason or queue.state == JobState.CANCELLED):
+        end = f"{queue.state} by {queue.by}" if queue.by else queue.reason or queue.state
         return _Standing(queue.state, f"{end} during the set-up", hint)
     if launcher:
-        killed = _KILLED.search(queue.reason) if queue.state in ENDED else None
-        ended = damaged or f"the launcher on {launcher.get('host')} {f'was {killed[0]}' if killed else 'ended'}"
+        ended = damaged or f"the launcher on {launcher.get('host')} {f'was {killed}' if killed else 'ended'}"
         what = f"{stop['reason']}; then {ended}" if stop.get("task") else ended
     elif records.has_log and records.attempt is None and queue.state == JobState.COMPLETED:
         what = "the run directory has no attempt, whose folder was removed, or a set-up line has ended the script"

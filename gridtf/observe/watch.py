@@ -6,7 +6,7 @@ import time
 
 from gridtf.errors import RunDirError
 from gridtf.observe import jobs
-from gridtf.observe.pace import CLUSTER, HERE, Pace
+from gridtf.observe.polling import CLUSTER, HERE, Pace
 from gridtf.observe.state import JobView, why_set_up_failed
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Attempt, RunDir, listdir, may_pass, read_record
@@ -52,11 +52,7 @@ class Signs(Value):
 
 
 class Looker:
-    """Looks at a run directory again and again.
-
-    Args:
-        run: The run directory.
-    """
+    """Looks at a run directory again and again."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
@@ -121,7 +117,7 @@ class Watch:
 
     Args:
         run: Its run directory.
-        poll: The longest time between two questions to its scheduler, in seconds; None: as pace.py says.
+        poll: The longest time between two questions to its scheduler, in seconds; None: as polling.py says.
 
     Attributes:
         latest: The last state that was seen; None before the first look.

@@ -137,13 +137,14 @@ def scale(low: float, high: float, count: int = 4) -> list[float]:
         high: The largest value.
         count: About how many there shall be.
     """
-    if not high > low:
+    if high - low <= 1e-9 * max(abs(low), abs(high)):  # as good as constant
         high = low + (abs(low) or 1.0)
     rough = (high - low) / count
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(number * step, 12) if abs(step) < 1e6 else number * step for number in range(first, last + 1)]
+    digits = 2 - math.floor(math.log10(step))  # that a multiple of the step has behind its point
+    return [round(number * step, digits) for number in range(first, last + 1)]
 
 
 def line(points: Sequence[Point], x: Callable[[float], float], y: Callable[[float], float]) -> str:

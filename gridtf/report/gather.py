@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridtf.errors import RunDirError
+from gridtf.jobspec.request import Request
 from gridtf.observe import history, jobs
 from gridtf.observe.state import JobView
-from gridtf.report.timeline import Attempt, Told, attempts
+from gridtf.report import resources
+from gridtf.report.timeline import Attempt, AttemptData, attempts
 from gridtf.report.usage import Usage
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Attempt as Paths
 from gridtf.run.rundir import Record, RunDir, is_cut, listdir, read_record, read_text
 from gridtf.states import JobState
-from gridtf.values import Value
+from gridtf.values import Value, of_dict
 
 if TYPE_CHECKING:
     from gridtf.observe.history import Chain
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 _PLAN = {
     **recordtypes.Outline,
     "python?": str,
-    "request?": {**recordtypes.Request, "host_mem?": (recordtypes.Count, None)},
+    "request?": recordtypes.kind_of(Request),
 }
 
 
@@ -50,7 +52,7 @@ class Material(Value):
     submitted: Mapping[str, Any]
     job: Mapping[str, Any]
     script: str | None
-    told: tuple[Told, ...]
+    told: tuple[AttemptData, ...]
     attempts: tuple[Attempt, ...]
     usage: Usage
     hidden: tuple[str, ...]
@@ -64,14 +66,15 @@ class Material(Value):
         return spec
 
     @property
-    def request(self) -> Mapping[str, Any]:
-        """The request of the last attempt's plan; empty where only its owner may read it."""
-        return next((one.plan["request"] for one in reversed(self.told) if "request" in one.plan), {})
+    def request(self) -> Request:
+        """The request of the last attempt's plan; resources.UNKNOWN where only its owner may read it."""
+        known = (one.plan["request"] for one in reversed(self.told) if "request" in one.plan)
+        return next((of_dict(Request, record) for record in known), resources.UNKNOWN)
 
     @property
     def tasks(self) -> dict[str, str]:
         """Task -> its host, in the last attempt."""
-        last = self.told[-1] if self.told else Told(1)
+        last = self.told[-1] if self.told else AttemptData(1)
         planned = {name: task.get("host") or "" for name, task in recordtypes.tasks_of(last.plan).items()}
         return planned or {name: host for host, record in last.hosts.items() for name in record.get("tasks", ())}
 
@@ -129,7 +132,7 @@ def _add_last(usage: Usage, view: JobView, now: float) -> None:
             usage.report(task.name, last["step"], last["values"], time)
 
 
-def _until(view: JobView, told: Sequence[Told], usage: Usage, now: float) -> float:
+def _until(view: JobView, told: Sequence[AttemptData], usage: Usage, now: float) -> float:
     """The end of the timeline: for a job that does not run, and has no verdict, its last sign of life."""
     if view.ended is not None or view.state == JobState.RUNNING:
         return view.ended or now
@@ -138,11 +141,11 @@ def _until(view: JobView, told: Sequence[Told], usage: Usage, now: float) -> flo
     return float(max([*signs, usage.end]) or now)
 
 
-def _told(reader: _Reader, attempt: Paths, events: Sequence[Record]) -> Told:
+def _told(reader: _Reader, attempt: Paths, events: Sequence[Record]) -> AttemptData:
     plan = reader.record(attempt.plan, _PLAN)
     nonce = plan.get("nonce")
     summary = reader.record(attempt.summary, recordtypes.Summary, nonce)
-    return Told(
+    return AttemptData(
         number=attempt.number,
         plan=plan,
         launcher=reader.record(attempt.launcher, recordtypes.Launcher, nonce),

@@ -12,12 +12,12 @@ from typing import Any
 import jinja2
 
 from gridtf import __version__, resources
-from gridtf.observe.happened import outcome
+from gridtf.observe.eventwords import outcome
 from gridtf.report import charts, compare, figures, pictures, timeline
 from gridtf.report.drawing import time_axis
 from gridtf.report.gather import Material, gather
-from gridtf.report.secrets import MASK, Masker
 from gridtf.run.rundir import RunDir
+from gridtf.secrets import MASK, Masker
 from gridtf.text import duration, plain, size, toml
 from gridtf.values import Value
 

@@ -13,7 +13,7 @@ from gridtf.text import duration
 from gridtf.values import Value
 
 WIDTH, _LABELS, _END = 1000, 104.0, 990.0
-_PHASES_AT, _PHASE_HEIGHT, _ROWS_AT = 22.0, 16.0, 50.0
+_ROWS_AT = 50.0
 _MOST_ROWS = 72
 _APART = 110.0  # units of the picture between two ticks
 _LEAST = 2.0  # width of a bar

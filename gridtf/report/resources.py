@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
+from gridtf.jobspec.request import Request
 from gridtf.jobspec.units import format_walltime
-from gridtf.report.timeline import Attempt, Told
+from gridtf.report.timeline import Attempt, AttemptData
 from gridtf.report.usage import Usage, Used
 from gridtf.text import counted, duration, size
 from gridtf.values import Value
@@ -17,6 +17,7 @@ _MARGIN = 1.2  # of memory and walltime above the largest that was seen
 _WORTH = 0.75  # of the request: a proposal above it would save little
 _SHORTEST = 300.0  # seconds of measurement below which nothing is proposed
 _UNUSED = 0.05  # of a GPU, on average
+UNKNOWN = Request("", "", (0, 0), 0, 0, 0, None, ())
 
 
 class GpuHours(Value):
@@ -55,7 +56,7 @@ class Line(Value):
     advice: str = ""
 
 
-def gpu_hours(told: Sequence[Told], attempts: Sequence[Attempt], usage: Usage) -> GpuHours | None:
+def gpu_hours(told: Sequence[AttemptData], attempts: Sequence[Attempt], usage: Usage) -> GpuHours | None:
     """Add up the GPU-hours of all attempts; None for a job without GPUs."""
     of_hosts: dict[str, set[str]] = {}
     for host, index in usage.gpus:
@@ -71,7 +72,7 @@ def gpu_hours(told: Sequence[Told], attempts: Sequence[Attempt], usage: Usage) -
     return GpuHours(*(seconds / 3600 for seconds in hours))
 
 
-def _gpus(told: Told, attempt: Attempt, measured: Mapping[str, set[str]]) -> int:
+def _gpus(told: AttemptData, attempt: Attempt, measured: Mapping[str, set[str]]) -> int:
     """How many GPUs an attempt had."""
     listed = {
         (host, index)
@@ -84,11 +85,11 @@ def _gpus(told: Told, attempt: Attempt, measured: Mapping[str, set[str]]) -> int
     return max(len(listed), int(planned))
 
 
-def lines(request: Mapping[str, Any], usage: Usage, attempts: Sequence[Attempt], *, finished: bool) -> list[Line]:
+def lines(request: Request, usage: Usage, attempts: Sequence[Attempt], *, finished: bool) -> list[Line]:
     """Compare the request of a job with what it has used.
 
     Args:
-        request: As in plan.json; empty where that is not known.
+        request: What it had requested; UNKNOWN where only its owner may read that.
         usage: What it has used.
         attempts: Its attempts.
         finished: Whether the job has COMPLETED, so that its walltime is known.
@@ -121,28 +122,27 @@ def _of_gpus(usage: Usage) -> Iterator[Line]:
         yield Line("Memory of a GPU", size(most) if most else "", "", size(memory), memory / most if most else None)
 
 
-def _of_types(request: Mapping[str, Any], usage: Usage) -> Iterator[Line]:
-    roles = {role["type"]: role for role in request.get("roles", ())}
+def _of_types(request: Request, usage: Usage) -> Iterator[Line]:
     types: dict[str, list[Used]] = {}
     for name, used in usage.tasks.items():
         types.setdefault(name.partition(":")[0], []).append(used)
     for kind, all_used in types.items():
-        role = roles.get(kind, {})
+        role = request.role(kind)
         seconds = sum(used.seconds for used in all_used)
         long = max(used.seconds for used in all_used) >= _SHORTEST
-        cpus = role.get("cpus") or (request.get("task_cpus") if role.get("gpus") != 0 else None)
+        cpus = role.cpus or (request.task_cpus if role.gpus != 0 else None)
         peak = max(used.peak for used in all_used)
         mean = f"{sum(used.amount for used in all_used) / seconds:.1f}" if seconds else ""
         could = max(1, math.ceil(peak))
         advice = f"{could} would have held the peak" if cpus and long and could <= cpus * _WORTH else ""
         yield Line(f"CPUs of a {kind}", str(cpus or ""), mean, f"{peak:.1f}", peak / cpus if cpus else None, advice)
-        yield _memory(f"Memory of a {kind}", role.get("mem"), max(used.memory for used in all_used), long=long)
+        yield _memory(f"Memory of a {kind}", role.mem, max(used.memory for used in all_used), long=long)
 
 
-def _of_hosts(request: Mapping[str, Any], usage: Usage) -> Iterator[Line]:
-    if usage.hosts and request.get("host_mem") and not any(role.get("mem") for role in request.get("roles", ())):
+def _of_hosts(request: Request, usage: Usage) -> Iterator[Line]:
+    if usage.hosts and request.host_mem and not any(role.mem for role in request.roles):
         long = max(used.seconds for used in usage.hosts.values()) >= _SHORTEST
-        yield _memory("Memory of a host", request["host_mem"], max(u.memory for u in usage.hosts.values()), long=long)
+        yield _memory("Memory of a host", request.host_mem, max(u.memory for u in usage.hosts.values()), long=long)
 
 
 def _memory(what: str, mib: int | None, peak: int, *, long: bool) -> Line:
@@ -158,8 +158,8 @@ def _memory(what: str, mib: int | None, peak: int, *, long: bool) -> Line:
     return Line(what, size(mib * _MIB), "", size(peak), share, advice)
 
 
-def _of_time(request: Mapping[str, Any], attempts: Sequence[Attempt], finished: bool) -> Iterator[Line]:
-    limit = request.get("walltime")
+def _of_time(request: Request, attempts: Sequence[Attempt], finished: bool) -> Iterator[Line]:
+    limit = request.walltime
     longest = max((attempt.end - attempt.allocated for attempt in attempts), default=0.0)
     if not limit or not longest:
         return

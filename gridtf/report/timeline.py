@@ -55,7 +55,7 @@ class Stretch(Value):
     signal: str | None = None
 
 
-class Told(Value):
+class AttemptData(Value):
     """What the run directory tells of an attempt.
 
     Attributes:
@@ -106,7 +106,7 @@ class Attempt(Value):
         return self.phases[0].end if self.phases and self.phases[0].name == QUEUE else self.begin
 
 
-def attempts(told: Sequence[Told], submitted: float | None, now: float) -> list[Attempt]:
+def attempts(told: Sequence[AttemptData], submitted: float | None, now: float) -> list[Attempt]:
     """Make the timeline of a job.
 
     Args:
@@ -125,12 +125,12 @@ def attempts(told: Sequence[Told], submitted: float | None, now: float) -> list[
     return made
 
 
-def _first(told: Told, default: float) -> float:
+def _first(told: AttemptData, default: float) -> float:
     times = [event["time"] for event in told.events] or [told.launcher.get("began", default)]
     return float(min(times))
 
 
-def _attempt(told: Told, before: float | None, until: float, *, over: bool, kept: bool) -> Attempt:
+def _attempt(told: AttemptData, before: float | None, until: float, *, over: bool, kept: bool) -> Attempt:
     """An attempt of the timeline; kept: it has the hosts of the one before, so that it was in no queue."""
     times = _times(told)
     if kept and before is not None:
@@ -164,7 +164,7 @@ def _planned_hosts(plan: Mapping[str, Any]) -> list[str]:
     return [task["host"] for task in plan.get("tasks", ()) if task.get("host")]
 
 
-def _times(told: Told) -> dict[str, float]:
+def _times(told: AttemptData) -> dict[str, float]:
     """Event -> when it happened first; for a gridtf that wrote no events, what the launcher's record has."""
     times: dict[str, float] = {}
     for event in told.events:
@@ -189,7 +189,7 @@ def _phases(times: Mapping[str, float], begin: float, end: float) -> tuple[Phase
     return tuple(Phase(name, time, until) for (name, time), until in zip(known, ends, strict=True) if until > time)
 
 
-def _stretches(told: Told, end: float, over: bool) -> dict[str, list[Stretch]]:
+def _stretches(told: AttemptData, end: float, over: bool) -> dict[str, list[Stretch]]:
     """Task -> when it ran; from the events, and where there are none from the last states of the tasks."""
     made: dict[str, list[Stretch]] = {}
     where = {name: task.get("host") or "" for name, task in tasks_of(told.plan).items()}

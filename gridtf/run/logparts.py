@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gridtf.run import recordtypes
-from gridtf.run.rundir import cannot, open_plain, parsed, read_listed, write_record
+from gridtf.run.rundir import cannot, open_plain, read_record, write_record
 
 TYPE_CHECKING = False  # the job side needs this as well
 if TYPE_CHECKING:
@@ -56,9 +56,7 @@ def begins_of(log: Path) -> dict[int, int] | None:
     Raises:
         RunDirError: When the record cannot be read, or is damaged.
     """
-    path = _begins_file(log)
-    text = read_listed(path)
-    found = parsed(text, recordtypes.LogParts, path) if text else None
+    found = read_record(_begins_file(log), recordtypes.LogParts, listed=True)
     return None if found is None else {int(inode): begin for inode, begin in found.items() if inode.isdecimal()}
 
 

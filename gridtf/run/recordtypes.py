@@ -1,9 +1,9 @@
 """The kind of every record in a run directory, and the check of records against their kinds. Pure.
 
 A kind is ``str``, ``int``, ``float``, ``bool``, ``None`` or ``object`` (anything); a compiled pattern for
-strings that match as a whole; a frozenset of strings; a range of whole numbers; ``[kind]`` for a list; ``{str: kind}``
-for a table with any keys; ``{"key": kind, "optional?": kind}`` for a table with these keys and possibly others; a tuple
-of kinds for a value of any of them.
+strings that match as a whole; a frozenset of strings; a range of whole numbers; ``[kind]`` for a list, ``[kind, kind]``
+for a pair; ``{str: kind}`` for a table with any keys; ``{"key": kind, "optional?": kind}`` for a table with these keys
+and possibly others; a tuple of kinds for a value of any of them. kind_of makes that of a class of values.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from functools import partial
 from reprlib import repr as _short  # limited in length and depth
 
 from gridtf.jobspec.tasktypes import KINDS, TASK_TYPES
+from gridtf.values import Value, items, of_dict
 
 TYPE_CHECKING = False  # typing would take longer to import than all of this
 if TYPE_CHECKING:
     from typing import Any
+
+    from gridtf.values import V
 
 Kind = object
 
@@ -67,62 +70,19 @@ Opened = {
     "job_id?": Word,
     "cluster?": Word,
 }
-_planned = {
-    "index": Count,
-    "host": str,
-    "gpus": Count,
-    "cpus": (Count, None),
-    "local_rank": (Count, None),
-    "rank": (Count, None),
-    "served": bool,
-    "in_cluster": bool,
-}
-_PlannedTask = tuple({**named, **_planned} for named in _NAMED)
-_role = {
-    "count": (Count, None),
-    "gpus": (Count, None),
-    "cpus": (Count, None),
-    "mem": (Count, None),
-    "component": Count,
-    "served": bool,
-    "in_cluster": bool,
-}
-_Role = tuple({**named, **_role} for named in _NAMED)
-_Component = {
-    "partition": (str, None),
-    "types": [TaskType],
-    "count": Count,
-    "cpus": (Count, None),
-    "mem": (Count, None),
-}
-# the part of a request that is used inside a job
-Request = {
-    "scheduler": str,
-    "name": str,
-    "nodes": [Count],
-    "tasks_per_node": Count,
-    "gpus_per_node": Count,
-    "gpus_per_task": Count,
-    "training": (Count, None),
-    "roles": [_Role],
-    "components": [_Component],
-    "task_cpus": (Count, None),
-    "spare_nodes?": Count,
-    "walltime": (Count, None),
-    "options": {str: object},
-    "left_open": [str],
-}
+# the part of a plan that gridtf reads outside a job; plan_of checks all of its tasks and its request
+_placed = {"index": Count, "host": str, "gpus": Count}
 Plan = {
     "nonce": str,
     "job": {"id": str, "name": str, "scheduler": str},
     "hosts": {str: str},
-    "tasks": [_PlannedTask],
+    "tasks": [tuple({**named, **_placed} for named in _NAMED)],
     "python": str,
     "cwd": str,
     "key?": re.compile("[0-9a-f]*"),
     "spec": _Spec,
-    "request": Request,
-    "whole?": [Count],
+    "request": {str: object},
+    "whole?": [Count, Count],
 }
 # the part of a plan that gridtf shows
 Outline = {
@@ -132,37 +92,32 @@ Outline = {
     "spec?": _Spec,
 }
 Environment = {"environ": {str: str}}
+# how the tasks of other hosts reach those of a host
+_Reached = {"host": str, "address": str, "resolved?": [str], "fence?": str, "unfenced?": str, "addresses?": [str]}
 HostRecord = {
-    "host": str,
-    "address": str,
-    "resolved?": [str],
+    **_Reached,
     "ports": {str: Port},
     "master_port": Port,
     "tensorflow?": {str: str},
-    "fence?": str,
     "door?": Port,
-    "addresses?": [str],
+    "gpus_in_use?": {str: Count},
 }
 RankRecord = {
-    "host": str,
+    **_Reached,
     "hostname": str,
-    "address": str,
-    "resolved?": [str],
     "boot": str,
     "port": Port,
     "granted": [str],
     "cpus": [Count],
     "step_gpus?": Count,
     "master_port?": Port,
-    "fence?": str,
-    "addresses?": [str],
 }
 # Where the launcher listens. The secret, in hexadecimal digits, is the reason why the file is its owner's alone.
 Listener = {"addresses": [str], "port": Port, "secret": re.compile("[0-9a-f]{64}")}
 HostError = {"what": str, "why": str, "hint": str, "host?": str}
 _Door = {"door": Port, "addresses": [str], "ports": [Port]}
 # the rendezvous, as the launcher tells it to the agents, or rank 0 to the others
-Told = {
+Rendezvous = {
     "master_addr": str,
     "master_port": Port,
     "outside": Texts,
@@ -301,6 +256,28 @@ def tasks_of(plan: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {f"{task['type']}:{task['index']}": task for task in plan.get("tasks", ())}
 
 
+def kind_of(cls: type[Value]) -> Kind:
+    """The kind of the records that as_dict makes of values, from the annotations of their class.
+
+    A field with a default may be missing. A whole number counts something. What has a type and a kind is about
+    tasks: of a type of TensorFlow's or gridtf's, or of one of the job's own.
+    """
+    table: dict[str, Kind] = {}
+    for name, (container, words, own) in items(cls).items():
+        kinds = [kind_of(own) if own else _named(word) for word in words if word != "..."]
+        kind = {"": kinds[0], "Mapping": {str: kinds[-1]}}.get(container, kinds)
+        table[f"{name}{'?' * (name in cls._defaults)}"] = kind
+    return tuple({**table, **named} for named in _NAMED) if {"type", "kind?"} <= table.keys() else table
+
+
+def _named(words: str) -> Kind:
+    """The kind of a type such as ``int | None``."""
+    return tuple(_BY_NAME[word] for word in words.split(" | "))
+
+
+_BY_NAME: Mapping[str, Kind] = {"int": Count, "str": str, "bool": bool, "float": float, "None": None, "Any": object}
+
+
 def check(kind: Kind) -> Callable[[Any], str]:
     """Make a check of JSON values against a kind.
 
@@ -316,7 +293,8 @@ def check(kind: Kind) -> Callable[[Any], str]:
         required = frozenset(name for name in kind if not name.endswith("?"))
         return partial(_table, {name.removesuffix("?"): check(entry) for name, entry in kind.items()}, required)
     if isinstance(kind, list):
-        return partial(_each, list, check(kind[0]))
+        each = partial(_each, list, check(kind[0]))
+        return each if len(kind) == 1 else lambda value: each(value) or _plain(lambda it: len(it) == len(kind), value)
     if isinstance(kind, tuple):
         return partial(_any_of, [check(choice) for choice in kind])
     if isinstance(kind, range):
@@ -326,6 +304,22 @@ def check(kind: Kind) -> Callable[[Any], str]:
     if isinstance(kind, re.Pattern):
         return partial(_plain, lambda value: _is_text(value) and kind.fullmatch(value))
     return partial(_plain, _PLAIN[kind])
+
+
+def read(cls: type[V], record: Any) -> V:
+    """The value that a record holds.
+
+    Raises:
+        ValueError: What is wrong with it, as check says.
+    """
+    if cls not in _checks:
+        _checks[cls] = check(kind_of(cls))
+    if wrong := _checks[cls](record):
+        raise ValueError(wrong)
+    return of_dict(cls, record)
+
+
+_checks: dict[type[Value], Callable[[Any], str]] = {}
 
 
 def _table(entries: Mapping[str, Callable[[Any], str]], required: frozenset[str], value: Any) -> str:

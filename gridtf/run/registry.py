@@ -18,6 +18,7 @@ from gridtf import __version__, files
 from gridtf.errors import NotFoundError, ReplacedError, RunDirError, nearest
 from gridtf.run.rundir import Record, RunDir, is_ours, listdir, owner, read_private, read_record, write_record
 from gridtf.text import some
+from gridtf.values import Value
 
 TYPE_CHECKING = False  # typing and dataclasses would take longer to import than all of this
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _HOME = "set HOME or XDG_STATE_HOME"
 _ENTRY = re.compile(r"\d{8}-\d{6}\.\d{6},[^,]+,[^,]+,[^,]+")
 
 
-class Entry:
+class Entry(Value):
     """One run in the index.
 
     Attributes:
@@ -40,12 +41,11 @@ class Entry:
         stamp: When it was submitted, as the function ``stamp`` writes it.
     """
 
-    def __init__(self, scheduler: str, job_id: str, name: str, link: Path, stamp: str) -> None:
-        self.scheduler = scheduler
-        self.job_id = job_id
-        self.name = name
-        self.link = link
-        self.stamp = stamp
+    scheduler: str
+    job_id: str
+    name: str
+    link: Path
+    stamp: str
 
     @property
     def target(self) -> Path | None:
@@ -303,7 +303,6 @@ def need_one_job(run: RunDir, command: str) -> None:
     """Check that a run is not a job array, whose elements have logs and outputs of their own.
 
     Args:
-        run: The run directory.
         command: The gridtf command, such as ``logs``, for the hint.
 
     Raises:
@@ -333,7 +332,6 @@ def write_job(run: RunDir, spec: JobSpec, sources: Mapping[str, str]) -> None:
     """Write job.json, readable for this user only: ``env`` may contain passwords.
 
     Args:
-        run: The run directory.
         spec: The job.
         sources: Dotted key -> source of its value, as in config.Configured.
 

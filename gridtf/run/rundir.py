@@ -532,28 +532,15 @@ def read_record(
         RunDirError: When it cannot be read, or is of another kind.
     """
     text = read_listed(path, own=own) if listed else read_text(path, own=own)
-    return parsed(text, kind, path, nonce) if text else None
-
-
-def parsed(text: str, kind: Kind, path: Path, nonce: str | None = None) -> Record | None:
-    """Parse the text of a record.
-
-    Args:
-        text: As read from ``path``.
-        kind: Its kind, from recordtypes.
-        path: The file, for errors.
-        nonce: As in read_record.
-
-    Returns:
-        The record; None when it is not (yet) JSON or has another nonce.
-
-    Raises:
-        RunDirError: When it is of another kind.
-    """
-    record = _loaded(text)
+    record = _loaded(text or "")
     if record is None or (nonce is not None and record.get("nonce") != nonce):
         return None
-    return need_kind(record, kind, path)
+    from gridtf.run.recordtypes import check  # not needed by `gridtf list` without jobs
+
+    if wrong := check(kind)(record):
+        hint = "was it written by hand, or by another version of gridtf?"
+        raise RunDirError(f"{path} is damaged: {wrong}", hint=hint)
+    return record
 
 
 def _loaded(text: str) -> Record | None:
@@ -571,28 +558,6 @@ def is_cut(path: Path) -> bool:
     except RunDirError:  # it is another user's
         return False
     return text is not None and _loaded(text) is None
-
-
-def need_kind(record: Record, kind: Kind, path: Path) -> Record:
-    """Check the kind of a record.
-
-    Args:
-        record: As read from ``path``.
-        kind: The kind it must have, from recordtypes.
-        path: The file, for errors.
-
-    Returns:
-        The same record.
-
-    Raises:
-        RunDirError: When it is of another kind.
-    """
-    from gridtf.run.recordtypes import check  # not needed by `gridtf list` without jobs
-
-    if wrong := check(kind)(record):
-        hint = "was it written by hand, or by another version of gridtf?"
-        raise RunDirError(f"{path} is damaged: {wrong}", hint=hint)
-    return record
 
 
 def read_private(path: Path, kind: Kind = ANY) -> Record | None:

@@ -89,11 +89,9 @@ def to_submit_to(environ: Mapping[str, str]) -> str:
     name = available_here(environ)
     reasons = [why for other in _WITH_OPTIONS if name == "local" and (why := get(other).out_of_order(environ))]
     if reasons:
-        raise SchedulerError(
-            "no cluster can be used from this machine, and a login node runs no job unasked",
-            why="; ".join(reasons),
-            hint='to run the job on this machine: --scheduler local, or scheduler = "local" in a file',
-        )
+        what = "no cluster can be used from this machine, and a login node runs no job unasked"
+        hint = 'to run the job on this machine: --scheduler local, or scheduler = "local" in a file'
+        raise SchedulerError(what, why="; ".join(reasons), hint=hint)
     return name
 
 
@@ -109,7 +107,7 @@ def around_this_process(environ: Mapping[str, str]) -> str:
 
 def unannounced() -> str:
     """A note for a process that runs inside a job although its environment does not show it; usually empty."""
-    return next(filter(None, (scheduler.unannounced() for scheduler in _each())), "")
+    return next(filter(None, (scheduler.injob.unannounced() for scheduler in _each())), "")
 
 
 def without_place(environ: Mapping[str, str], scheduler: Scheduler | None = None) -> dict[str, str]:
@@ -186,7 +184,7 @@ def unused(spec: JobSpec, scheduler: Scheduler) -> tuple[str, ...]:
     others = dict.fromkeys([*(option.key for name in _WITH_OPTIONS for option in get(name).options), *spec.options])
     own = {option.key for option in scheduler.options}
     keys = [key for key in others if key not in own]
-    keys += [] if scheduler.takes_native else ["native"]
-    keys += [] if scheduler.requests_memory else ["mem", "mem_per_task"]
+    keys += [] if scheduler.login.takes_native else ["native"]
+    keys += [] if scheduler.login.requests_memory else ["mem", "mem_per_task"]
     chosen = [key for key in keys if spec.option(key) not in (None, (), getattr(type(spec), key, None))]
     return (f"{scheduler.title} ignores {', '.join(chosen)}",) if chosen else ()

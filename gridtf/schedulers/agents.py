@@ -99,7 +99,7 @@ class ForkedAgent(Fields):
 
 
 # Seconds before each further attempt to start an agent: an sge_execd that had begun 2 s before lost the order.
-_PAUSES = 5, 10, 15
+_RESTART_PAUSES = 5, 10, 15
 
 ParseEnd = Callable[[int, Sequence[str]], AgentEnd]
 
@@ -130,7 +130,7 @@ class StartedAgents:
         self._argv, self._environ, self._log, self._ignored = list(argv), dict(environ), log, ignored
         self._parse_end = parse_end
         self._end: AgentEnd | None = None
-        self._pauses = list(_PAUSES)
+        self._pauses = list(_RESTART_PAUSES)
         self._due: float | None = None  # when the next attempt to start the agents begins, as time.monotonic
         self._start()
 

@@ -1,14 +1,14 @@
 """Answers of a scheduler, kept for some seconds and shared by all commands of a user on this host.
 
-Controllers serve all users, and a user may have hundreds of commands that wait. So one of them asks about all jobs that
-were asked about of late, and the others read its answer. The answers lie in a folder of the user's own on this host,
-and nothing in it is needed: where it cannot be used, each command asks for itself.
+Controllers serve all users, and a user may have many commands that wait. So one of them asks about all jobs that were
+asked about of late, and the others read its answer. The answers lie in a folder of the user's own on this host, and
+nothing in it is needed: where it cannot be used, each command asks for itself.
 
-``NAME.json``    job id -> its status, and when that was asked: written to a temporary file and renamed
-``NAME.wanted``  the jobs that commands want to know about, a line for each question: what the next one covers
-``NAME.void``    when this user last submitted or cancelled a job: answers to earlier questions no longer count
-``NAME.lock``    locked (flock(2)) by the command that asks, and so free when that has died; with its process id and the
-                 time it began, so that one that is stopped, such as by Ctrl-Z, or hangs is passed over
+``NAME.notes``  a line of JSON for each job that commands want to know about, and for each answer: commands add lines,
+                and the one that asks writes the file anew; a line that is lost meanwhile costs a question
+``NAME.void``   when this user last submitted or cancelled a job: answers to earlier questions no longer count
+``NAME.lock``   locked (flock(2)) by the command that asks, and so free when that has died; with its process id, so that
+                one that is stopped, such as by Ctrl-Z, is passed over
 
 All times are those of the monotonic clock, which all processes of a host share; NAME differs between boots.
 """
@@ -23,74 +23,63 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 
 from gridtf.errors import GridtfError, RunDirError
 from gridtf.host.procfs import boot_id, stopped
-from gridtf.run.rundir import Record, write_text
+from gridtf.run.rundir import write_text
 from gridtf.schedulers.api import JobIdentity, JobStatus, Scheduler
 from gridtf.states import JobState
 from gridtf.values import Value, as_dict
-
-if TYPE_CHECKING:
-    from typing import Any
 
 RECENT = 3.0  # seconds for which an answer serves `gridtf status` and `gridtf list`
 _WANTED = 150.0  # seconds for which questions cover a job: commands that wait ask once a minute, or more often
 _RENEWED = 60.0  # seconds after which a command that waits says again that it wants to know about its job
 _AT_ONCE = 5.0  # the same for accounting, where each job may cost a search of the whole file
-_HANGS = 30.0  # seconds after which a command that asks is passed over; the commands of schedulers are given less
-_LONGEST_WAIT = 2 * _HANGS  # seconds to wait for the answers to other commands' questions
+_LONGEST_WAIT = 30.0  # seconds to wait for another command's question; the commands of schedulers are given less
 _MOST = 1000  # jobs that a question covers, and that a command can make others ask about
-_LONG = 1 << 18  # bytes of NAME.wanted after which old lines are removed
-_GRIDTF_S_OWN = frozenset({"command", "elements", "scheduler", "time"})  # in submitted.json, of no use to a scheduler
 
 Query = Callable[[Sequence[JobIdentity]], Mapping[str, JobStatus]]
+Key = TypeVar("Key")
 
 
-class Entry(Value):
-    """What is known about a job.
-
-    Attributes:
-        asked: When the scheduler was asked.
-        wanted: When a command last said that it wants to know about the job.
-        status: The answer; None where the scheduler said nothing about the job, as accounting may.
-    """
-
-    asked: float
-    wanted: float
-    status: JobStatus | None
-
-
-class Answers(Value):
-    """What a scheduler has answered.
+class Answers(Value, Generic[Key]):
+    """What schedulers have answered.
 
     Attributes:
-        statuses: Job id -> status. Jobs that it says nothing about are missing; if it does not answer, all jobs are
-            UNKNOWN, with the error as the reason.
-        asked: When it was asked (time.monotonic()); for answers from several questions, the first of them.
+        statuses: What names a job -> its status. Jobs that its scheduler says nothing about are missing; if it does not
+            answer, all jobs are UNKNOWN, with the error as the reason.
+        asked: When it was asked (time.monotonic()); for answers to several questions, the first of them.
         refused: Whether it has answered with an error: not about these jobs, in this way.
     """
 
-    statuses: Mapping[str, JobStatus]
+    statuses: Mapping[Key, JobStatus]
     asked: float
     refused: bool = False
 
 
-def queue(scheduler: Scheduler, jobs: Sequence[JobIdentity], since: float) -> Answers:
-    """The status of jobs in their scheduler's queue, from a question of any command of this user on this host.
+def about(jobs: Mapping[Key, tuple[Scheduler, JobIdentity]], since: float, *, history: bool = False) -> Answers[Key]:
+    """The status of jobs in their schedulers' queues, from questions of any command of this user on this host.
 
     Args:
-        scheduler: Their scheduler.
-        jobs: The jobs.
-        since: The earliest time (time.monotonic()) at which the scheduler may have been asked.
+        jobs: The jobs, each with its scheduler; jobs of two clusters may have the same id.
+        since: The earliest time (time.monotonic()) at which a scheduler may have been asked.
+        history: Whether to ask about accounting instead of the queue.
     """
-    return _ask(scheduler, jobs, since, scheduler.query, "queue")
-
-
-def accounting(scheduler: Scheduler, jobs: Sequence[JobIdentity], since: float) -> Answers:
-    """The status of jobs in their scheduler's accounting; as queue."""
-    return _ask(scheduler, jobs, since, scheduler.accounting, "accounting")
+    servers: dict[tuple[str, str], list[Key]] = {}
+    for key, (scheduler, job) in jobs.items():
+        servers.setdefault((scheduler.name, scheduler.login.server(job, os.environ)), []).append(key)
+    statuses: dict[Key, JobStatus] = {}
+    asked = time.monotonic()
+    for (_, server), keys in servers.items():
+        login, group = jobs[keys[0]][0].login, [jobs[key][1] for key in keys]
+        store = _store(jobs[keys[0]][0], server, history=history)
+        query = login.accounting if history else login.query
+        answers = store.ask(group, since, query) if store else ask_directly(group, query)
+        found = zip(keys, (answers.statuses.get(job.job_id) for job in group), strict=True)
+        statuses.update({key: status for key, status in found if status is not None})
+        asked = min(asked, answers.asked)
+    return Answers(statuses, asked)
 
 
 def outdate(scheduler: Scheduler, job: JobIdentity) -> None:
@@ -98,48 +87,35 @@ def outdate(scheduler: Scheduler, job: JobIdentity) -> None:
 
     Args:
         scheduler: Its scheduler.
-        job: The job.
     """
-    for kind in ("queue", "accounting"):
-        if (store := _store(scheduler, job, kind)) is not None:
+    for history in (False, True):
+        if store := _store(scheduler, scheduler.login.server(job, os.environ), history=history):
             store.outdate()
 
 
-def _ask(scheduler: Scheduler, jobs: Sequence[JobIdentity], since: float, query: Query, kind: str) -> Answers:
-    by_server: dict[str, list[JobIdentity]] = {}
-    for job in jobs:
-        by_server.setdefault(scheduler.server(job, os.environ), []).append(job)
-    statuses: dict[str, JobStatus] = {}
-    asked = time.monotonic()
-    for group in by_server.values():
-        store = _store(scheduler, group[0], kind)
-        answers = ask_directly(group, query) if store is None else store.ask(group, since, query)
-        statuses.update(answers.statuses)
-        asked = min(asked, answers.asked)
-    return Answers(statuses, asked)
-
-
-def ask_directly(jobs: Sequence[JobIdentity], query: Query, clock: Callable[[], float] | None = None) -> Answers:
+def ask_directly(jobs: Sequence[JobIdentity], query: Query, clock: Callable[[], float] | None = None) -> Answers[str]:
     """Ask a scheduler. An error is its answer: most of what users want to know is in the files of the run.
 
     Args:
         jobs: The jobs.
         query: Asks the scheduler.
         clock: Like time.monotonic, which None stands for.
+
+    Returns:
+        The answers by job id.
     """
     asked = (clock or time.monotonic)()
     try:
         return Answers(query(jobs), asked)
     except GridtfError as error:
-        from gridtf.schedulers.batch import NoAnswerError
+        from gridtf.schedulers.commands import NoAnswerError
 
         statuses = {job.job_id: JobStatus(JobState.UNKNOWN, error.what) for job in jobs}
         return Answers(statuses, asked, refused=not isinstance(error, NoAnswerError))
 
 
-def _store(scheduler: Scheduler, job: JobIdentity, kind: str) -> Store | None:
-    """Where answers about this job are shared; None where they are not."""
-    server = scheduler.server(job, os.environ)
+def _store(scheduler: Scheduler, server: str, *, history: bool) -> Store | None:
+    """Where answers of this server are shared; None where they are not."""
     place = folder(os.environ) if server else None
     if place is None:
         return None
@@ -147,8 +123,9 @@ def _store(scheduler: Scheduler, job: JobIdentity, kind: str) -> Store | None:
 
     # a folder for temporary files may be on a file system that several hosts share
     words = "\0".join((os.uname().nodename, boot_id(), server))
+    kind = "accounting" if history else "queue"
     name = f"{scheduler.name}-{kind}-{binascii.crc32(words.encode(errors='replace')):08x}"
-    return Store(place / name, covers=_WANTED if kind == "queue" else _AT_ONCE)
+    return Store(place / name, covers=_AT_ONCE if history else _WANTED)
 
 
 def folder(environ: Mapping[str, str]) -> Path | None:
@@ -193,36 +170,40 @@ class Store:
         *,
         covers: float = _WANTED,
     ) -> None:
-        self._answers = path.with_name(f"{path.name}.json")
-        self._journal = path.with_name(f"{path.name}.wanted")
+        self._notes = path.with_name(f"{path.name}.notes")
         self._void = path.with_name(f"{path.name}.void")
         self._lock = path.with_name(f"{path.name}.lock")
         self._covers = covers
         self._clock = clock or time.monotonic
         self._sleep = sleep or time.sleep
 
-    def ask(self, jobs: Sequence[JobIdentity], since: float, query: Query) -> Answers:
+    def ask(self, jobs: Sequence[JobIdentity], since: float, query: Query) -> Answers[str]:
         """The status of jobs: from a recent answer, from one that another command is waiting for, or by asking.
 
         Args:
             jobs: The jobs.
             since: The earliest time at which the scheduler may have been asked.
             query: Asks the scheduler.
+
+        Returns:
+            The answers by job id.
         """
-        begin, pause, wanted = self._clock(), 0.02, False
+        begin, pause = self._clock(), 0.02
         with contextlib.suppress(OSError):  # such as a full disk
-            since = max(since, _time_in(_text_of(self._void), begin))
-            while (now := self._clock()) - begin < _LONGEST_WAIT:
-                if (found := self._recent(jobs, since, now)) is not None:
-                    return found
-                if not wanted:
-                    self._want(jobs, now)
-                    wanted = True
-                with self._turn(now) as mine:
-                    if mine:  # the command before this one may have asked about these jobs as well
-                        return self._recent(jobs, since, self._clock()) or self._put(jobs, query)
+            since = max(since, self._outdated(begin))
+            if found := self._recent(jobs, since):
+                return found
+            self._want(jobs)
+            while self._clock() - begin < _LONGEST_WAIT:
+                with self._turn() as mine:  # the command before this one may have asked about these jobs as well
+                    if found := self._recent(jobs, since):
+                        return found
+                    if mine:
+                        return self._put(jobs, query)
                 self._sleep(pause)
                 pause = min(pause * 1.5, 0.5)
+            self._lock.unlink(missing_ok=True)  # the command that asks hangs: the next one takes a new file
+            return self._put(jobs, query)
         return ask_directly(jobs, query, self._clock)
 
     def outdate(self) -> None:
@@ -230,120 +211,97 @@ class Store:
         with contextlib.suppress(RunDirError):  # answers are kept for seconds only
             write_text(self._void, repr(self._clock()), mode=0o600)
 
-    def _recent(self, jobs: Sequence[JobIdentity], since: float, now: float) -> Answers | None:
-        """The answers about these jobs; None unless there is one for each that is not older than ``since``."""
-        known = self._known(now)
-        found = {job.job_id: known[job.job_id] for job in jobs if job.job_id in known}
-        if len(found) < len({job.job_id for job in jobs}) or any(entry.asked < since for entry in found.values()):
-            return None
-        self._want([job for job in jobs if now - found[job.job_id].wanted > _RENEWED], now)
-        statuses = {name: entry.status for name, entry in found.items() if entry.status is not None}
-        return Answers(statuses, min((entry.asked for entry in found.values()), default=now))
+    def _outdated(self, now: float) -> float:
+        """The time before which answers are void; 0 where that is not known, or is one of another boot."""
+        try:
+            at = float(_text_of(self._void))
+        except ValueError:
+            return 0.0
+        return at if at <= now else 0.0
 
-    def _put(self, jobs: Sequence[JobIdentity], query: Query) -> Answers:
-        """Ask about these jobs and those that other commands want to know about, and keep the answer for all."""
+    def _recent(self, jobs: Sequence[JobIdentity], since: float) -> Answers[str] | None:
+        """The answers about these jobs; None unless there is one for each that is not older than ``since``."""
         now = self._clock()
-        own, known, wanted = {job.job_id for job in jobs}, self._known(now), self._wanted(now)
-        over = {name for name, entry in known.items() if entry.status is not None and _ended(entry.status)}
-        also = [job for name, (_, job) in wanted.items() if name not in own | over][-_MOST:]
+        known, wanted = self._read(now)
+        found = {job.job_id: known[job.job_id] for job in jobs if job.job_id in known}
+        if len(found) < len({job.job_id for job in jobs}) or any(at < since for at, _ in found.values()):
+            return None
+        renewed = {name for name, (at, _) in wanted.items() if now - at <= _RENEWED}
+        self._want([job for job in jobs if job.job_id not in renewed])
+        statuses = {name: status for name, (_, status) in found.items() if status is not None}
+        return Answers(statuses, min((at for at, _ in found.values()), default=now))
+
+    def _put(self, jobs: Sequence[JobIdentity], query: Query) -> Answers[str]:
+        """Ask about these jobs and those that other commands want to know about, and keep the answer for all."""
+        now, own = self._clock(), {job.job_id for job in jobs}
+        known, wanted = self._read(now)
+        # commands need not wait for a job that has ended; one that still wants to know asks for itself
+        over = {name for name, (_, status) in known.items() if status and (status.purged or status.state.ended)}
+        late = [job for at, job in wanted.values() if now - at < self._covers]
+        also = [job for job in late if job.job_id not in own | over][-_MOST:]
         answers = ask_directly([*jobs, *also], query, self._clock)
         if also and answers.refused:  # maybe for one of the others
             answers, also = ask_directly(jobs, query, self._clock), []
-        for job in (*jobs, *also):
-            at, _ = wanted.get(job.job_id, (now, job))
-            known[job.job_id] = Entry(answers.asked, at, answers.statuses.get(job.job_id))
-        self._keep(known, now)
+        known, wanted = self._read(self._clock())
+        known.update({job.job_id: (answers.asked, answers.statuses.get(job.job_id)) for job in (*jobs, *also)})
+        lines = [
+            *(_wish(at, job) for at, job in wanted.values()),
+            *(json.dumps({"at": at, "id": name, "status": as_dict(status)}) for name, (at, status) in known.items()),
+        ]
+        with contextlib.suppress(RunDirError):
+            write_text(self._notes, "\n".join([*lines, ""]), mode=0o600)
         return Answers({name: one for name, one in answers.statuses.items() if name in own}, answers.asked)
 
-    def _keep(self, known: Mapping[str, Entry], now: float) -> None:
-        newest = dict(known)
-        for name, entry in self._known(self._clock()).items():  # of a command that took this one for one that hangs
-            if name not in newest or newest[name].asked < entry.asked:
-                newest[name] = entry
-        kept = {name: _as_json(entry) for name, entry in newest.items() if now - entry.asked < _WANTED}
-        with contextlib.suppress(RunDirError):
-            write_text(self._answers, json.dumps(kept), mode=0o600)
-
-    def _known(self, now: float) -> dict[str, Entry]:
-        """Job id -> what the file of answers has about it; without entries of the future, which are another boot's."""
-        try:
-            entries = {name: _from_json(entry) for name, entry in json.loads(_text_of(self._answers) or "{}").items()}
-        except (AttributeError, LookupError, TypeError, ValueError):
-            return {}
-        return {name: entry for name, entry in entries.items() if entry.asked <= now}
-
-    # --- what commands want to know about
-
-    def _want(self, jobs: Sequence[JobIdentity], now: float) -> None:
+    def _want(self, jobs: Sequence[JobIdentity]) -> None:
         """Let the next question cover these jobs."""
         if 0 < len(jobs) <= _MOST:
-            self._append(json.dumps({"at": now, "jobs": [_as_record(job) for job in jobs]}))
+            lines = "".join(f"{_wish(self._clock(), job)}\n" for job in jobs)
+            with os.fdopen(os.open(self._notes, _FLAGS | os.O_APPEND, 0o600), "wb", buffering=0) as file:
+                file.write(f"\n{lines}".encode())  # in one call, which O_APPEND makes atomic; after half a line, if any
 
-    def _append(self, line: str) -> None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(self._journal, flags, 0o600), "wb", buffering=0) as file:
-            file.write(f"\n{line}\n".encode())  # in one call, which O_APPEND makes atomic; after half a line, if any
-
-    def _wanted(self, now: float) -> dict[str, tuple[float, JobIdentity]]:
-        """Job id -> (when a command last wanted to know about it, the job), in the order of these times."""
-        found: dict[str, tuple[float, JobIdentity]] = {}
-        lines = _text_of(self._journal)
-        for line in lines.splitlines():
+    def _read(self, now: float) -> tuple[_Known, _Wanted]:
+        """The answers, and what commands want to know about, in the order of these times; none of another boot."""
+        known: _Known = {}
+        wanted: _Wanted = {}
+        for line in _text_of(self._notes).splitlines():
             with contextlib.suppress(AttributeError, LookupError, TypeError, ValueError):
-                entry = json.loads(line)
-                for record in entry["jobs"] if now - self._covers < entry["at"] <= now else ():
-                    job = JobIdentity.from_record(record)
-                    found.pop(job.job_id, None)
-                    found[job.job_id] = (entry["at"], job)
-        if len(lines) > _LONG:  # a line that another command adds just now is lost: then it asks for itself
-            kept = (json.dumps({"at": at, "jobs": [_as_record(job)]}) for at, job in found.values())
-            with contextlib.suppress(RunDirError):
-                write_text(self._journal, "\n".join([*kept, ""]), mode=0o600)
-        return found
-
-    # --- one asks at a time
+                note = json.loads(line)
+                at = float(note["at"])
+                if not now - _WANTED < at <= now:
+                    continue
+                if "job" in note:
+                    job = JobIdentity.from_record(note["job"])
+                    wanted.pop(job.job_id, None)
+                    wanted[job.job_id] = at, job
+                else:
+                    status = note["status"]
+                    known[note["id"]] = at, status and JobStatus(**{**status, "state": JobState(status["state"])})
+        return known, wanted
 
     @contextlib.contextmanager
-    def _turn(self, now: float) -> Iterator[bool]:
+    def _turn(self) -> Iterator[bool]:
         """Try to become the command that asks, for the time of the block; yields whether this one is."""
-        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
+        with os.fdopen(os.open(self._lock, _FLAGS, 0o600), "r+b", buffering=0) as file:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if _hangs(os.pread(descriptor, 80, 0), now) and self._is_lock(descriptor):
+                holder = file.read(_PID).strip()
+                if holder.isdigit() and stopped(int(holder)):
                     self._lock.unlink(missing_ok=True)  # the next one takes a new file
                 yield False
-                return
-            if not self._is_lock(descriptor):
-                yield False
-                return
-            os.pwrite(descriptor, f"{now!r} {os.getpid()}".encode(), 0)
-            try:
+            else:
+                file.write(f"{os.getpid():{_PID}}".encode())
                 yield True
-            finally:
-                os.ftruncate(descriptor, 0)
-        finally:
-            os.close(descriptor)
-
-    def _is_lock(self, descriptor: int) -> bool:
-        """Whether this open file is still the one that others find."""
-        try:
-            return os.path.samestat(os.fstat(descriptor), self._lock.lstat())
-        except FileNotFoundError:
-            return False
 
 
-def _ended(status: JobStatus) -> bool:
-    """Whether commands need not wait for this job any more; one that still wants to know asks for itself."""
-    return status.purged or status.state.ended
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_PID = 20  # characters of the process id in a lock
+_Known = dict[str, tuple[float, "JobStatus | None"]]  # job id -> when its scheduler was asked, and what it said
+_Wanted = dict[str, tuple[float, JobIdentity]]  # job id -> when a command last wanted to know about it, and the job
 
 
-def _hangs(lock: bytes, now: float) -> bool:
-    """Whether the command that wrote this into the lock does not go on. One that has not yet written anything does."""
-    begun, _, pid = lock.decode(errors="replace").partition(" ")
-    at = _time_in(begun, now)
-    return bool(at) and (now - at > _HANGS or (pid.isdecimal() and stopped(int(pid))))
+def _wish(at: float, job: JobIdentity) -> str:
+    return json.dumps({"at": at, "job": {**job.to_record(), "user": job.user, "host": job.host}})
 
 
 def _text_of(path: Path) -> str:
@@ -351,34 +309,3 @@ def _text_of(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return ""
-
-
-def _time_in(text: str, now: float) -> float:
-    """The time that a text consists of; 0 if it is none, or one of the future, which is another boot's."""
-    try:
-        at = float(text)
-    except ValueError:
-        return 0.0
-    return at if at <= now else 0.0
-
-
-def _as_json(entry: Entry) -> list[object]:
-    status = entry.status
-    words = None if status is None else list(as_dict(status).values())
-    return [entry.asked, entry.wanted, words]
-
-
-def _from_json(entry: list[Any]) -> Entry:
-    asked, wanted, words = entry
-    if words is None:
-        return Entry(float(asked), float(wanted), None)
-    state, reason, purged, requeued, expected, starting = words
-    expected = None if expected is None else float(expected)
-    status = JobStatus(JobState(state), str(reason), bool(purged), bool(requeued), expected, bool(starting))
-    return Entry(float(asked), float(wanted), status)
-
-
-def _as_record(job: JobIdentity) -> Record:
-    """A job as in submitted.json, without what no scheduler needs to be asked about it."""
-    more = {name: value for name, value in (("user", job.user), ("host", job.host)) if value}
-    return {name: value for name, value in job.to_record().items() if name not in _GRIDTF_S_OWN} | more

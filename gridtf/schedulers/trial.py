@@ -11,7 +11,7 @@ from gridtf.errors import GridtfError, SpecError, nearest
 from gridtf.findings import Finding, Items, Level, Setting, failure
 from gridtf.jobspec import config
 from gridtf.jobspec.spec import JobSpec
-from gridtf.schedulers import batch
+from gridtf.schedulers import commands
 from gridtf.schedulers.api import Plan, Scheduler
 from gridtf.text import some
 from gridtf.values import fields
@@ -68,7 +68,6 @@ def judge(
     """Judge a job as its submission would.
 
     Args:
-        scheduler: The scheduler.
         given: What files, variables and options set, to name the source of a value that is refused.
         spec: The job.
         check: The scheduler's check before a submission, less that of the folders; it takes a plan with a script.
@@ -81,10 +80,12 @@ def judge(
     try:
         folder = Path(spec.chdir or os.getcwd())  # noqa: PTH109
         spec = spec.replace(chdir=str(folder))
-        plan = Plan(spec, scheduler.resolve(spec), folder, sys.executable, folder, given.sources)
-        lines = [f"{scheduler.directive_prefix} {line}\n" for line in scheduler.directives(plan)]
+        request = scheduler.login.resolve(spec)
+        plan = Plan(spec, scheduler, request, folder, sys.executable, folder, given.sources)
+        plan = scheduler.login.with_site(plan)
+        lines = [f"{scheduler.login.directive_prefix} {line}\n" for line in scheduler.login.directives(plan)]
         notes = check(plan.replace(script=f"#!/bin/bash\n{''.join(lines)}true\n"))
-    except batch.NoAnswerError:
+    except commands.NoAnswerError:
         raise
     except SpecError as error:
         yield failure(CHECK, config.located(error, given.sources))

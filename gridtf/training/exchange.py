@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 
 from gridtf.errors import GridtfError
@@ -88,6 +89,45 @@ def is_due(steps: int, elapsed: float, every: int, seconds: float | None) -> boo
         seconds: Seconds between exchanges, in place of steps; None: by steps.
     """
     return steps >= every if seconds is None else elapsed >= seconds
+
+
+class Interval:
+    """From one exchange of a member to the next.
+
+    Args:
+        every: Steps between exchanges.
+        seconds: Seconds between exchanges, in place of steps; None: by steps.
+        clock: Returns seconds.
+
+    Attributes:
+        weight: Of the steps since the last exchange.
+    """
+
+    def __init__(
+        self, every: int = 20, seconds: float | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._every, self._seconds, self._clock = every, seconds, clock
+        self._steps = 0
+        self._last = 0.0  # when the last exchange was
+        self.weight = 0.0
+
+    def add(self, steps: int, weight: float) -> bool:
+        """Count steps.
+
+        Args:
+            steps: How many.
+            weight: Of all of them together.
+
+        Returns:
+            Whether the member takes part in the next exchange now.
+        """
+        self._steps += steps
+        self.weight += weight
+        return is_due(self._steps, self._clock() - self._last, self._every, self._seconds)
+
+    def begin(self) -> None:
+        """Begin anew, after an exchange."""
+        self._steps, self.weight, self._last = 0, 0.0, self._clock()
 
 
 def difference(descriptions: Mapping[str, str]) -> GridtfError:

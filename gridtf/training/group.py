@@ -5,7 +5,6 @@ from __future__ import annotations
 import linecache
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from gridtf import contract
 from gridtf.contract import Task
 from gridtf.errors import GridtfError, UsageError
 from gridtf.training import exchange
-from gridtf.training.exchange import LostError, Member, TooLateError
+from gridtf.training.exchange import Interval, LostError, Member, TooLateError
 from gridtf.training.variables import built, describe, floating, name_of, tensorflow_variable, variables_of
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from gridtf.training.collective import Average
 
-_PATIENCE = 60.0  # seconds until a member that waits for others says so
+_NOTICE_AFTER = 60.0  # seconds until a member that waits for others says so
 _group: Group | None = None
 
 
@@ -70,10 +69,9 @@ class Group:
         members: Sequence[str],
         rank: int,
         link: Link,
-        every: int = 20,
-        seconds: float | None = None,
+        interval: Interval | None = None,
+        *,
         optimizer_state: bool = False,
-        clock: Callable[[], float] = time.monotonic,
         wish: Callable[[], bool] = lambda: False,
     ) -> None:
         self.members = tuple(members)
@@ -82,18 +80,13 @@ class Group:
         self.agreed_checkpoint = False
         self.on_agreed_checkpoint: Callable[[], object] | None = None
         self._link = link
-        self._every = every
-        self._seconds = seconds
+        self._interval = interval or Interval()
         self._optimizer_state = optimizer_state
-        self._clock = clock
         self._wish = wish
         self._average: Average | None = None
         self._find: Callable[[], list[Any]] = list
         self._attached: dict[int, Any] = {}  # by id, in the order of the vector
         self._steps = 0  # since the beginning
-        self._since = 0  # steps since the last exchange
-        self._weight = 0.0  # since the last exchange
-        self._last = 0.0  # when it was
         self._finished = False
 
     def attach(self, model: Any, optimizer: Any = None) -> None:
@@ -170,10 +163,8 @@ class Group:
         self._need_attached()
         self.exchanged = self._finished = False
         self._steps += number
-        self._since += number
-        self._weight += weight
-        if exchange.is_due(self._since, self._clock() - self._last, self._every, self._seconds):
-            self._exchange(Member(weight=self._weight))
+        if self._interval.add(number, weight):
+            self._exchange(Member(weight=self._interval.weight))
             self.exchanged = True
 
     def finish(self) -> None:
@@ -186,7 +177,7 @@ class Group:
             GridtfError: As step().
         """
         while not self._finished:
-            members = self._exchange(Member(weight=self._weight, done=True))
+            members = self._exchange(Member(weight=self._interval.weight, done=True))
             self._finished = all(member.done for member in members)
             if self.agreed_checkpoint and self.on_agreed_checkpoint is not None:
                 self.on_agreed_checkpoint()
@@ -227,7 +218,7 @@ class Group:
         if culprits := [name for name, member in zip(self.members, members, strict=True) if member.weight < 0]:
             raise exchange.diverged(culprits, self._steps)
         self.agreed_checkpoint = any(member.wish for member in members)
-        self._since, self._weight, self._last = 0, 0.0, self._clock()
+        self._interval.begin()
         return members
 
     def _need_attached(self) -> Average:
@@ -292,7 +283,8 @@ def averaging(every: int = 20, seconds: float | None = None, optimizer_state: bo
     rank, link = 0, _ALONE
     if task is not None and len(members) > 1:
         rank, link = members.index(task.name), _connected(task)
-    _group = Group(members, rank, link, every, seconds, optimizer_state, wish=contract.checkpoint_requested)
+    interval, wish = Interval(every, seconds), contract.checkpoint_requested
+    _group = Group(members, rank, link, interval, optimizer_state=optimizer_state, wish=wish)
     return _group
 
 
@@ -328,7 +320,7 @@ def _connected(task: Task) -> Link:
 
 
 @contextmanager
-def _notice(text: str, seconds: float = _PATIENCE) -> Iterator[None]:
+def _notice(text: str, seconds: float = _NOTICE_AFTER) -> Iterator[None]:
     """Print a text to standard error if the block takes longer than so many seconds."""
     timer = threading.Timer(seconds, lambda: print(text, file=sys.stderr, flush=True))
     timer.daemon = True

@@ -54,7 +54,6 @@ def device_filters(task: Task, way: str) -> list[str]:
     """The tasks whose devices a session of a task has to see.
 
     Args:
-        task: The task.
         way: One of WAYS.
 
     Returns:

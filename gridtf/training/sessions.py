@@ -15,7 +15,8 @@ from gridtf.states import SAVED_CODE
 from gridtf.training.servers import device_filters, own_server, session_config
 
 v1 = tf.compat.v1
-_LOOK = 0.3  # seconds between two looks of a worker whether the chief has initialized the variables; 30 by default
+# Seconds between two looks of a worker whether the chief has initialized the variables; 30 by default.
+_INITIALIZED_PAUSE = 0.3
 _GRACE = 1  # seconds that threads get to end with the session; 120 by default
 _numbers = count()
 
@@ -88,7 +89,7 @@ def session(
 
 
 class _WorkerSessions(tf.compat.v1.train.SessionCreator):  # type: ignore[misc]
-    """Like WorkerSessionCreator, but looks every _LOOK seconds whether the variables have values."""
+    """Like WorkerSessionCreator, but looks every _INITIALIZED_PAUSE seconds whether the variables have values."""
 
     def __init__(self, scaffold: Any, master: str, config: Any, max_wait_secs: int) -> None:
         self._scaffold = scaffold
@@ -103,7 +104,7 @@ class _WorkerSessions(tf.compat.v1.train.SessionCreator):  # type: ignore[misc]
             local_init_feed_dict=self._scaffold.local_init_feed_dict,
             ready_op=self._scaffold.ready_op,
             ready_for_local_init_op=self._scaffold.ready_for_local_init_op,
-            recovery_wait_secs=_LOOK,
+            recovery_wait_secs=_INITIALIZED_PAUSE,
         )
         return manager.wait_for_session(self._master, self._config, self._max_wait_secs)
 

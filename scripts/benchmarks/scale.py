@@ -51,7 +51,7 @@ class Result:
         begin, failed = self._at("begin"), self._at("agents failed")
         self.seconds = {
             "plan": self._at("agents plan") - begin,
-            "rendezvous": self._at("agents meeting") - begin,
+            "rendezvous": self._at("agents rendezvous") - begin,
             "all states": self._at("known") - begin,
             "last told": self._at("agents stop") - failed,
             "verdict": verdict - failed,

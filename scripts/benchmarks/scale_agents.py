@@ -14,10 +14,11 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from gridtf.bootstrap import messages, rendezvous
-from gridtf.bootstrap.heartbeat import interval
-from gridtf.bootstrap.stream import Link, link_of
+from gridtf.bootstrap.plan import rendezvous
 from gridtf.bootstrap.system import System
+from gridtf.bootstrap.wire import messages
+from gridtf.bootstrap.wire.heartbeat import interval
+from gridtf.bootstrap.wire.stream import Link, link_of
 from gridtf.host import processes
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Attempt, Record, RunDir, is_listed, read_record
@@ -55,8 +56,8 @@ class StubAgent:
             self._heard[kind] = time.monotonic()
             if kind == messages.PLAN:
                 self._publish(content)
-            elif kind == messages.MEETING:
-                rendezvous.meeting_of(content).config("worker", 0)
+            elif kind == messages.RENDEZVOUS:
+                rendezvous.rendezvous_of(content).config("worker", 0)
                 self._set(self._tasks, TaskState.RUNNING)
             elif kind == messages.STOP:
                 self.over = True

@@ -18,17 +18,19 @@ from pathlib import Path
 
 import scale_agents
 
-from gridtf.bootstrap import messages, stream
-from gridtf.bootstrap.launcher import Launcher, supervise
-from gridtf.bootstrap.recorder import Recorder
-from gridtf.bootstrap.stream import Connection, Listener, News
+from gridtf.bootstrap.launcher.launcher import Launcher, supervise
+from gridtf.bootstrap.plan.launchedjob import LaunchedJob
 from gridtf.bootstrap.system import System
+from gridtf.bootstrap.wire import messages, stream
+from gridtf.bootstrap.wire.recorder import Recorder
+from gridtf.bootstrap.wire.stream import Connection, Listener, News
 from gridtf.host import processes
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import RunDir
 from gridtf.schedulers.api import LOOPBACK, AgentCall, AgentEnd, AgentHandle, Allocation, Host, Wait
 from gridtf.schedulers.local import LocalScheduler
+from gridtf.schedulers.local.injob import LocalInJob
 from gridtf.states import TaskState
 
 TASKS = 8
@@ -183,11 +185,12 @@ class Agents:
         self._process.kill()
 
 
-class SimulatedHosts(LocalScheduler):
+class SimulatedHosts(LocalInJob):
     """A scheduler with any number of hosts, whose agents are simulated by as many processes as there are cores."""
 
     def __init__(self, hosts: int, marks: Path, observer: Observer) -> None:
-        super().__init__()
+        super().__init__(LocalScheduler())
+        vars(self.scheduler)["injob"] = self  # the half that it shows
         self._hosts = hosts
         self._marks = marks
         self._observer = observer
@@ -216,12 +219,13 @@ def main(run: Path, size: int, marks: Path) -> None:
     stream.Connection = Counted  # type: ignore[misc,assignment]
     env = {"TF_CONFIG": ""} if size * TASKS > MOST_IN_VARIABLE else {}
     spec = JobSpec(command=("true",), tasks_per_node=TASKS, env=env)
-    scheduler = SimulatedHosts(size, marks, observer)
-    request = scheduler.resolve(spec, in_job=True)
+    scheduler = SimulatedHosts(size, marks, observer).scheduler
+    request = scheduler.login.resolve(spec, in_job=True)
     processes.block_signals()
     processes.become_subreaper()
     system = System()
-    attempt = Launcher(RunDir(run), spec, request, scheduler, "1", system, ObservedListener, CountedRecorder)
+    job = LaunchedJob(RunDir(run), spec, request, scheduler, "1", system)
+    attempt = Launcher(job, ObservedListener, CountedRecorder)
     print("ready", flush=True)
     sys.stdin.readline()
     observer.note("begin")

@@ -41,7 +41,7 @@ def main() -> None:
         "gridtf --help": ([*gridtf, "--help"], "2 or less"),
         "gridtf list": ([*gridtf, "list"], "4 or less"),
         "gridtf list (3 jobs)": (["env", f"XDG_STATE_HOME={JOBS}", *gridtf, "list"], ""),
-        "gridtf render (slurm)": ([*gridtf, *RENDER], "8 or less"),
+        "gridtf render (slurm)": ([*gridtf, *RENDER], "9 or less"),
     }
     with scratch() as folder:
         local = [*gridtf, "submit", "--scheduler", "local", "--workers", "1", "--wait", "--", "true"]

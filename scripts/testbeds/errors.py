@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+UNAVAILABLE = 69  # exit code where this machine cannot have what a test bed needs, as EX_UNAVAILABLE in sysexits.h
+
 
 class TestbedError(Exception):
     """An error that the user of a test bed can understand and fix.

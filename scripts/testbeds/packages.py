@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from .errors import TestbedError
+from .errors import UNAVAILABLE, TestbedError
 from .network import SBIN
 
 _POLICY = Path("/usr/sbin/policy-rc.d")
@@ -37,6 +37,7 @@ def need(packages: Mapping[str, str], say: Callable[[str], None], preseed: Seque
             f"missing here: {', '.join(missing)}",
             why="there is no apt-get to install them with",
             hint="the test bed needs Debian or Ubuntu; in a container: docker run --privileged -it debian:12",
+            code=UNAVAILABLE,
         )
     say(f"installing {' '.join(missing)}")
     install = ["install", "-y", "--no-install-recommends", *missing]
@@ -52,6 +53,7 @@ def need(packages: Mapping[str, str], say: Callable[[str], None], preseed: Seque
                     f"cannot be installed: {', '.join(missing)}",
                     why="\n".join(said[-3:]),
                     hint="check the network and the package sources, then: apt-get update",
+                    code=UNAVAILABLE,
                 )
 
 

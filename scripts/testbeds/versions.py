@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from .errors import TestbedError
+from .errors import UNAVAILABLE, TestbedError
 
 SUITES = {"20.11": "bullseye", "22.05": "bookworm", "24.11": "trixie", "26.05": "sid"}
 TOOLS = {"mmdebstrap": "mmdebstrap", "patchelf": "patchelf"}
@@ -64,7 +64,7 @@ def obtain(version: str, say: Callable[[str], None]) -> None:
                 lines = error.lines if isinstance(error, TestbedError) else [str(error)]
                 hint = "without --version, the bed has the Slurm of this machine"
                 what = f"Slurm {version} of Debian {suite} cannot be had: {lines[0]}"
-                raise TestbedError(what, why="\n".join(lines[1:]), hint=hint) from None
+                raise TestbedError(what, why="\n".join(lines[1:]), hint=hint, code=UNAVAILABLE) from None
             except BaseException:
                 _remove(version)
                 raise

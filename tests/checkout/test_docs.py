@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gridtf.cli import COMMANDS
-from gridtf.jobspec.config import SITE_FILE, configure
+from gridtf.jobspec.config import SITE_FILE, Typed, configure
 from gridtf.jobspec.tasktypes import TASK_TYPES
 from gridtf.observe.state import HostView, JobView, TaskView
 from gridtf.schedulers import job_options
@@ -75,6 +75,20 @@ def test_files_that_are_named_exist(document: Path) -> None:
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
+@pytest.mark.parametrize("document", ["ARCHITECTURE.md", "docs/decisions.md", "docs/schedulers.md"])
+def test_modules_classes_and_their_attributes_that_are_named_exist(document: str) -> None:
+    text = prose((ROOT / document).read_text(encoding="utf-8"))
+    files = (path for folder in ("gridtf", "scripts", "tests") for path in (ROOT / folder).rglob("*.py"))
+    sources = {f"/{name(path)}": path.read_text(encoding="utf-8") for path in files}
+    modules = re.findall(r"`([\w/]+\.py)`", text)
+    wrong = [module for module in modules if not any(path.endswith(f"/{module}") for path in sources)]
+    for kind, attribute in re.findall(r"`([A-Z]\w+)\.(\w+)[^`]*`", text):
+        bodies = [body for body in sources.values() if re.search(rf"^class {kind}\b", body, flags=re.MULTILINE)]
+        if not any(re.search(rf"^    (?:def )?{attribute}\b", body, flags=re.MULTILINE) for body in bodies):
+            wrong.append(f"{kind}.{attribute}")
+    assert not wrong
+
+
 @cache
 def flags(command: str) -> frozenset[str]:
     """All options that ``gridtf COMMAND --help`` shows."""
@@ -132,9 +146,7 @@ def test_readme_shows_every_command() -> None:
 @pytest.mark.parametrize("text", [pytest.param(text, id=str(i)) for i, text in enumerate(blocks(README, "toml"))])
 def test_job_files_in_the_readme_are_valid(text: str, tmp_path: Path) -> None:
     (tmp_path / "gridtf.toml").write_text(text, encoding="utf-8")
-    made = configure(
-        "gridtf.toml", [], None, {"GRIDTF_SITE_CONFIG": "", "HOME": str(tmp_path)}, tmp_path, job_options()
-    )
+    made = configure(Typed("gridtf.toml"), {"GRIDTF_SITE_CONFIG": "", "HOME": str(tmp_path)}, tmp_path, job_options())
     assert "gridtf.toml" in {str(source).partition(":")[0] for source in made.sources.values()}
 
 

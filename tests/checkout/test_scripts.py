@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 from testbeds import cli
+from testbeds.errors import UNAVAILABLE
 
+from tests.support.cluster import Bed
 from tests.support.topics import TOPICS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -363,3 +365,15 @@ def test_words_of_exec_mean_the_same_without_argparse(words: str) -> None:
 )
 def test_words_that_have_to_be_explained_are_left_to_argparse(words: str) -> None:
     assert cli._exec_options(words.split()) is None
+
+
+def test_test_bed_that_this_machine_cannot_have_skips_and_any_other_failure_fails(tmp_path: Path) -> None:
+    script = tmp_path / "testbed"
+    failing = "print('==> x', 'error: no apt-get', '       why', sep='\\n', file=sys.stderr); sys.exit({})"
+    bed = Bed(tmp_path, script)
+    script.write_text(f"import sys; {failing.format(UNAVAILABLE)}")
+    with pytest.raises(pytest.skip.Exception, match=r"^no apt-get why$"):
+        bed.up()
+    script.write_text(f"import sys; {failing.format(1)}")
+    with pytest.raises(AssertionError, match="error: no apt-get"):
+        bed.up()

@@ -93,7 +93,7 @@ def test_cancelled_and_failed_job_with_a_laggy_shared_folder(bed: Bed) -> None:
 READER = """
 import itertools, sys, time
 from pathlib import Path
-from gridtf.bootstrap.verdict import final_lines
+from gridtf.bootstrap.judge.verdict import final_lines
 from gridtf.run.tail import last_lines
 log = Path(sys.argv[1])
 for read, _ in zip(itertools.cycle((last_lines, final_lines)), sys.stdin):

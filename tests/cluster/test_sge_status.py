@@ -21,7 +21,7 @@ from gridtf.schedulers.api import JobIdentity
 from gridtf.schedulers.sge import scheduler
 from gridtf.values import as_dict
 try:
-    found = scheduler.{function}([JobIdentity(job_id, user="alice") for job_id in sys.argv[1:]])
+    found = scheduler.login.{function}([JobIdentity(job_id, user="alice") for job_id in sys.argv[1:]])
     print(json.dumps({{job_id: as_dict(status) for job_id, status in found.items()}}))
 except SchedulerError as error:
     print(json.dumps({{"error": error.what}}))

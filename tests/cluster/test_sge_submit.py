@@ -40,7 +40,7 @@ plan = plan.replace(script=submission.script(plan))
 for way in ways.split():
     os.environ[submit.WAY] = way
     try:
-        result = scheduler.submit(plan)
+        result = scheduler.login.submit(plan)
         print(json.dumps({**result.job.to_record(), "notes": result.notes}))
     except GridtfError as error:
         print(json.dumps({"error": str(error)}))
@@ -51,7 +51,7 @@ from gridtf.errors import GridtfError
 from gridtf.schedulers.api import JobIdentity
 from gridtf.schedulers.sge import scheduler
 try:
-    scheduler.cancel(JobIdentity(sys.argv[1]), force=sys.argv[2:] == ["force"])
+    scheduler.login.cancel(JobIdentity(sys.argv[1]), force=sys.argv[2:] == ["force"])
 except GridtfError as error:
     print(error)
 """

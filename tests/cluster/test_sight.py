@@ -41,7 +41,7 @@ SHOWS_MAIL = {"slurm": "scontrol show job {id}", "sge": "qstat -j {id}"}
 @contextmanager
 def wrong_clock(bed: Bed, host: str) -> Iterator[None]:
     """On this host, the clock of agents is ahead."""
-    node = CHECKOUT / "gridtf/bootstrap/node.py"
+    node = CHECKOUT / "gridtf/bootstrap/agent/node.py"
     wrong = bed.home() / "wrong_node.py"
     ahead = f"import time\n_right = time.time\ntime.time = lambda: _right() + {AHEAD}\n"
     future = "from __future__ import annotations\n"

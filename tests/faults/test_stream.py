@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gridtf.bootstrap import messages
+from gridtf.bootstrap.wire import messages
 from gridtf.run.rundir import Record, read_record
 from tests.support.fixtures import Launch
 from tests.support.jobs import LaunchedJob, gone, until

@@ -22,13 +22,14 @@ QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBL
 MEMBERS = """
 import json, os, pickle
 from gridtf import GridtfError, training
+from gridtf.training.exchange import Interval
 from gridtf.training.group import Group
 
 first = training.averaging(every=1)
 import keras, numpy as np, tensorflow as tf
 
-def again(**options):
-    return Group(first.members, first.rank, first._link, **options)
+def again(optimizer_state=False, **interval):
+    return Group(first.members, first.rank, first._link, Interval(**interval), optimizer_state=optimizer_state)
 
 told = {"members": first.members, "rank": first.rank}
 random = np.random.default_rng(1)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gridtf.host import procfs
 from gridtf.run.rundir import read_record
 from tests.support.fixtures import Launch
 from tests.support.jobs import ROOT, LaunchedJob, until
@@ -96,6 +97,8 @@ def test_stacks_show_the_odd_one_out_and_the_stacks_of_all_threads(three: Any) -
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("gridtf: no such task runs: worker:7\n  choose from: worker:0, worker:1, worker:2")
     assert not job.attempt.stacks_request.exists()
+    launcher = job.process.pid
+    until(lambda: "Z" not in map(procfs.state, procfs.children(launcher)), "ended processes to be waited for")
 
 
 def test_task_that_is_stopped_is_named_without_a_stack(three: Any) -> None:

@@ -50,9 +50,10 @@ FORGE = """
 import os, signal, sys, time
 from contextlib import suppress
 from pathlib import Path
-from gridtf.bootstrap import messages, placement, rendezvous
-from gridtf.bootstrap.rendezvous import AttemptPlan
-from gridtf.bootstrap.stream import Listener
+from gridtf.bootstrap.wire import messages
+from gridtf.bootstrap.plan import placement, rendezvous
+from gridtf.bootstrap.plan.rendezvous import AttemptPlan
+from gridtf.bootstrap.wire.stream import Listener
 from gridtf.bootstrap.system import System
 from gridtf.run.rundir import RunDir, write_record
 from gridtf.schedulers.api import Allocation, Host
@@ -85,7 +86,7 @@ def forge(path, ran, nonce):
     for number in (0, 1, 2):
         os.close(number)
     listener.send(host, messages.PLAN, plan.of_host(host).to_record())
-    listener.send_all(messages.MEETING, meeting.to_record())
+    listener.send_all(messages.RENDEZVOUS, meeting.to_record())
     end = time.monotonic() + 120
     while time.monotonic() < end and attempt.plan.exists():
         listener.receive()
@@ -94,7 +95,7 @@ def forge(path, ran, nonce):
         time.sleep(0.02)
     os._exit(0)
 """
-AGENT = "import sys; from gridtf.bootstrap.agent import main; sys.exit(main(sys.argv[1:]))"
+AGENT = "import sys; from gridtf.bootstrap.agent.agent import main; sys.exit(main(sys.argv[1:]))"
 
 
 def agent(strangers: Strangers, run: Path, timeout: float = 20.0) -> Done:

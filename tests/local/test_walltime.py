@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gridtf.bootstrap.progress import Progress, reached
+from gridtf.bootstrap.judge.progress import Progress, reached
 from gridtf.run.rundir import RunDir, read_record
 from tests.support.commands import as_json, call, command, python, status, submit
 from tests.support.jobs import ROOT, until

@@ -98,7 +98,7 @@ for _word in _sys.argv[2:3]:  # the run directory
 @contextmanager
 def late_agents(bed: Bed, host: str) -> Iterator[None]:
     """On this host, delay the agents of jobs with the variable AGENT_DELAY by that many seconds."""
-    node = CHECKOUT / "gridtf/bootstrap/node.py"
+    node = CHECKOUT / "gridtf/bootstrap/agent/node.py"
     late = bed.home() / "late_node.py"
     late.write_text(f"{node.read_text()}\n{_LATE}")
     with mounted(bed, host, "--bind", bed.seen(late), str(node)):

@@ -17,12 +17,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gridtf.bootstrap import launcher
+from gridtf.bootstrap.launcher import launcher
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import RunDir
 from gridtf.schedulers.api import LOOPBACK, AgentCall, AgentEnd, AgentHandle, Allocation, Host, Wait
 from gridtf.schedulers.local import LocalScheduler
+from gridtf.schedulers.local.injob import LocalInJob
 
 
 @dataclasses.dataclass
@@ -42,9 +43,10 @@ class ProcessAgent:
             os.killpg(self.process.pid, signal.SIGKILL)
 
 
-class ManyHosts(LocalScheduler):
+class ManyHosts(LocalInJob):
     def __init__(self, hosts: Sequence[Mapping[str, Any]]) -> None:
-        super().__init__()
+        super().__init__(LocalScheduler())
+        vars(self.scheduler)["injob"] = self  # the half that it shows
         self.hosts = hosts
 
     def allocation(self, environ: Mapping[str, str], request: Request, wait: Wait) -> Allocation:
@@ -72,8 +74,8 @@ def main() -> int:
     spec = JobSpec.from_dict(json.loads(os.environ.pop("GRIDTF_SPEC")))
     run = RunDir(Path(os.environ["GRIDTF_RUN_DIR"]))
     run.path.mkdir(exist_ok=True)
-    scheduler = ManyHosts(json.loads(sys.argv[1]))
-    request = scheduler.resolve(spec, in_job=True)
+    scheduler = ManyHosts(json.loads(sys.argv[1])).scheduler
+    request = scheduler.login.resolve(spec, in_job=True)
     return launcher.launch(run, spec, request, scheduler, "4711", os.environ)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gridtf.bootstrap.placement import PlacedTask, place
-from gridtf.bootstrap.rendezvous import AttemptPlan
+from gridtf.bootstrap.plan.placement import PlacedTask, place
+from gridtf.bootstrap.plan.rendezvous import AttemptPlan
 from gridtf.jobspec.request import Request, resolve
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import RunDir

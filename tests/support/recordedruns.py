@@ -6,7 +6,7 @@ import json
 import math
 from pathlib import Path
 
-from gridtf.bootstrap.rendezvous import AttemptPlan
+from gridtf.bootstrap.plan.rendezvous import AttemptPlan
 from gridtf.run import jsonlines
 from gridtf.run.rundir import Record, RunDir, write_record
 from gridtf.states import JobState, TaskState

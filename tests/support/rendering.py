@@ -35,7 +35,8 @@ def plan(scheduler: str = "slurm", *, run_dir: str | Path = "/shared/runs/digits
     spec = JobSpec.from_dict({"command": ["python", "train.py"], **values})
     return Plan(
         spec=spec,
-        request=schedulers.get(scheduler).resolve(spec),
+        scheduler=schedulers.get(scheduler),
+        request=schedulers.get(scheduler).login.resolve(spec),
         run_dir=Path(run_dir),
         python="/opt/gridtf/bin/python",
         bootstrap=Path("/opt/gridtf/lib/gridtf-bootstrap.sh"),

@@ -19,17 +19,28 @@ from gridtf.schedulers.api import (
     SubmitResult,
     Wait,
 )
+from gridtf.schedulers.injob import InJob
+from gridtf.schedulers.login import Login
 from gridtf.states import JobState
 
 
-class FakeScheduler(Scheduler):
-    """Accepts every job and reports the state that the test sets. Its name is slurm."""
+class FakeScheduler(Scheduler, Login, InJob):
+    """Accepts every job and reports the state that the test sets: both halves in one. Its name is slurm."""
 
     name = "slurm"
     title = "Slurm"
     directive_prefix = "#SBATCH"
 
+    @property
+    def login(self) -> FakeScheduler:
+        return self
+
+    @property
+    def injob(self) -> FakeScheduler:
+        return self
+
     def __init__(self) -> None:
+        self.scheduler = self
         self.refuses = ""
         self.states: list[JobStatus] = [JobStatus(JobState.RUNNING)]
         self.notes: list[str] = []

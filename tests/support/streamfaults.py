@@ -42,7 +42,7 @@ def _close(process: int, descriptor: int, port: int) -> bool:
         return False
     with contextlib.suppress(OSError), socket.socket(fileno=copy) as connection:
         connection.getpeername()  # raises for one that listens
-        if connection.getsockname()[1] == port:
+        if connection.family != socket.AF_UNIX and connection.getsockname()[1] == port:
             connection.shutdown(socket.SHUT_RDWR)
             return True
     return False

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gridtf.bootstrap import messages
-from gridtf.bootstrap.recorder import Recorder, put
-from gridtf.bootstrap.stream import Link, Listener, News
 from gridtf.bootstrap.system import System
+from gridtf.bootstrap.wire import messages
+from gridtf.bootstrap.wire.recorder import Recorder, put
+from gridtf.bootstrap.wire.stream import Link, Listener, News
 from gridtf.errors import RunDirError
 from gridtf.run.rundir import Record
 from tests.support.system import FakeSystem

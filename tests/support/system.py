@@ -220,8 +220,8 @@ class FakeSystem(System):
     def unused(self, paths: Collection[str]) -> set[str]:
         return set(paths)
 
-    def gpu_memory(self, gpus: Collection[str]) -> list[str]:
-        return [f"GPU {gpu} has {self.gpus_in_use[gpu]} MiB in use" for gpu in gpus if gpu in self.gpus_in_use]
+    def gpu_memory(self, gpus: Collection[str]) -> dict[str, int]:
+        return {gpu: self.gpus_in_use[gpu] for gpu in gpus if gpu in self.gpus_in_use}
 
     def listening(self, ports: Collection[int], but: Collection[int] = ()) -> set[int]:
         return self.opened & set(ports)

@@ -19,15 +19,20 @@ from typing import Any
 import pytest
 
 from gridtf import contract
-from gridtf.bootstrap import addresses, environment, membership, messages, rendezvous, stream, versions
-from gridtf.bootstrap.agent import EXITS, Agent
-from gridtf.bootstrap.hosts import HostMonitor
+from gridtf.bootstrap.agent.agent import Agent
+from gridtf.bootstrap.agent.exits import EXITS
+from gridtf.bootstrap.agent.node import AgentSupervisor
 from gridtf.bootstrap.join import Joining, Member, assign_ranks
-from gridtf.bootstrap.launcher import Launcher
-from gridtf.bootstrap.node import AgentSupervisor
-from gridtf.bootstrap.placement import place
-from gridtf.bootstrap.rendezvous import AttemptPlan
-from gridtf.bootstrap.verdict import decide, of_task
+from gridtf.bootstrap.judge import together
+from gridtf.bootstrap.judge.verdict import decide, of_task
+from gridtf.bootstrap.launcher.contact import TerminatedBySignal
+from gridtf.bootstrap.launcher.hosts import HostMonitor
+from gridtf.bootstrap.launcher.launcher import Launcher
+from gridtf.bootstrap.plan import addresses, environment, rendezvous, versions
+from gridtf.bootstrap.plan.launchedjob import LaunchedJob
+from gridtf.bootstrap.plan.placement import place
+from gridtf.bootstrap.plan.rendezvous import AttemptPlan
+from gridtf.bootstrap.wire import messages, stream
 from gridtf.cli import main, show
 from gridtf.errors import GridtfError, RendezvousError
 from gridtf.host import processes, procfs
@@ -46,7 +51,7 @@ from tests.support.streams import FakeLink, FakeListener, InlineRecorder
 from tests.support.system import FakeSystem
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "run-0.1.0"
-some = mutations.inputs(30, 60)
+some = mutations.inputs(40, 60)
 NONCE = json.loads((RECORDED / "attempt-1" / "plan.json").read_text())["nonce"]
 Captured = pytest.CaptureFixture[str]
 
@@ -258,7 +263,8 @@ def joined_observer_reads(run: RunDir) -> None:
 
 def launcher_is_signalled(run: RunDir) -> None:
     of = (FakeListener, InlineRecorder)
-    Launcher(run, SPEC, resolved(SPEC), local.scheduler, "7", FakeSystem(), *of)._of_signal(15)
+    launched = LaunchedJob(run, SPEC, resolved(SPEC), local.scheduler, "7", FakeSystem())
+    Launcher(launched, *of).ending.of_exception(TerminatedBySignal(15))
 
 
 def cancel_reads(run: RunDir) -> None:
@@ -366,19 +372,19 @@ def test_damaged_messages_of_an_agent_raise_gridtf_errors_only(
     def hear(message: bytes) -> None:
         listener = FakeListener()
         system = FakeSystem()
-        hosts = HostMonitor(attempt, listener, ["n1"], 30, [], system.sleep, system)
+        hosts = HostMonitor(attempt, listener, 30, system.sleep, system, ["n1"])
         hosts.listen()
         listener.say_raw("n1", message)
         hosts.read()
-        json.dumps({"hosts": hosts.records()})
-        if hosts.published:
-            addresses.check(sorted(hosts.published.items()))
-            versions.differing(tasks, hosts.published)
-            rendezvous.merge(tasks, hosts.published)
-        outcome = decide(tasks, hosts.tasks)
+        json.dumps({"hosts": hosts.reports.records(hosts.hosts)})
+        if hosts.reports.published:
+            addresses.check(sorted(hosts.reports.published.items()))
+            versions.differing(tasks, hosts.reports.published)
+            rendezvous.merge(tasks, hosts.reports.published)
+        outcome = decide(tasks, hosts.reports.tasks)
         if outcome.cause:
-            of_task(outcome.cause, hosts.tasks[outcome.cause.name], attempt).record(NONCE, 0, 1)
-        membership.separate(tasks, hosts.tasks)
+            of_task(outcome.cause, hosts.reports.tasks[outcome.cause.name], attempt).record(NONCE, 0, 1)
+        together.separate(tasks, hosts.reports.tasks)
         with contextlib.suppress(GridtfError):  # such as the reason in gone
             hosts.check()
 
@@ -386,7 +392,7 @@ def test_damaged_messages_of_an_agent_raise_gridtf_errors_only(
 
 
 @pytest.mark.parametrize(
-    "kind", [messages.PLAN, messages.MEETING, messages.LAUNCHER, messages.ENVIRONMENT, messages.STOP, messages.ALIVE]
+    "kind", [messages.PLAN, messages.RENDEZVOUS, messages.LAUNCHER, messages.ENVIRONMENT, messages.STOP, messages.ALIVE]
 )
 @some
 def test_damaged_messages_of_the_launcher_raise_gridtf_errors_only(kind: str, run: RunDir, count: int) -> None:
@@ -399,7 +405,7 @@ def test_damaged_messages_of_the_launcher_raise_gridtf_errors_only(kind: str, ru
         messages.ENVIRONMENT: (0.0, {"environ": {"PATH": "/bin", "A": "b"}}),
         messages.LAUNCHER: (0.1, IDENTITY),
         messages.PLAN: (1.0, plan.of_host("n1").to_record()),
-        messages.MEETING: (5.0, meeting.to_record()),
+        messages.RENDEZVOUS: (5.0, meeting.to_record()),
         messages.ALIVE: (6.0, {}),
         messages.STOP: (8.0, {"state": "FAILED", "reason": "x", "task": "worker:0"}),
     }
@@ -439,7 +445,7 @@ def test_damaged_messages_of_a_rank_raise_gridtf_errors_only(
     damaged(kind, content, count, hear)
 
 
-@pytest.mark.parametrize("kind", [messages.PLAN, messages.MEETING, messages.ERROR])
+@pytest.mark.parametrize("kind", [messages.PLAN, messages.RENDEZVOUS, messages.ERROR])
 @some
 def test_damaged_messages_of_rank_0_raise_gridtf_errors_only(kind: str, run: RunDir, count: int) -> None:
     plan_anew(run)
@@ -447,7 +453,7 @@ def test_damaged_messages_of_rank_0_raise_gridtf_errors_only(kind: str, run: Run
     meeting = rendezvous.merge(plan.tasks, {"n1": {**PUBLISHED, "ports": {task.name: 20001 for task in plan.tasks}}})
     told: dict[str, Record] = {
         messages.PLAN: plan.of_host("n1").to_record(),
-        messages.MEETING: {**meeting.to_record(), "gpus": {task.name: ["0"] for task in plan.tasks}},
+        messages.RENDEZVOUS: {**meeting.to_record(), "gpus": {task.name: ["0"] for task in plan.tasks}},
     }
 
     def hear(message: bytes) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gridtf.bootstrap import join
-from gridtf.bootstrap.placement import place
+from gridtf.bootstrap.plan.placement import place
 from gridtf.errors import GridtfError
 from gridtf.host import gpus
 from gridtf.jobspec import config
@@ -128,10 +128,10 @@ def _slurm(chosen: Chosen, folder: Path) -> None:
     environ = mutations.table(SLURM, chosen)
     spec = chosen.choice(SPECS)
     if "SLURM_JOB_ID" in environ:  # without one this is no job of Slurm's
-        scheduler.identity(environ)
+        scheduler.injob.identity(environ)
     with contextlib.suppress(GridtfError):
         join.member_of(environ, scheduler)
-    request = scheduler.resolve(spec, in_job=True)
+    request = scheduler.login.resolve(spec, in_job=True)
     found = injob.allocation(environ, request, lambda job: {"n001": 2})
     call = AgentCall((), lambda arguments, gpus=None: 0, ("python",), folder / "log")
     injob.srun_command(found.hosts, call, environ)

@@ -14,7 +14,7 @@ import pytest
 
 import gridtf
 from gridtf import reporting
-from gridtf.bootstrap import local_dir
+from gridtf.bootstrap.agent import local_dir
 from gridtf.errors import UsageError
 from tests.support.python import environment
 

@@ -96,7 +96,7 @@ class TestPBS(BatchConformance):
     # --- specific to PBS
 
     def directives(self, **values: Any) -> list[str]:
-        return list(self.scheduler.directives(self.plan(Path("/shared/run"), self.spec(**values))))
+        return list(self.scheduler.login.directives(self.plan(Path("/shared/run"), self.spec(**values))))
 
     def test_directives(self) -> None:
         assert self.directives(
@@ -145,22 +145,22 @@ class TestPBS(BatchConformance):
     @pytest.mark.parametrize("name", ["with space", "host:path", "a,b", "x^y"])
     def test_run_directory_that_qsub_would_misread_is_refused(self, tmp_path: Path, name: str) -> None:
         plan = self.plan(tmp_path / name, self.spec())
-        assert expect_error(SpecError, lambda: self.scheduler.submit_command(plan)).key == "run_root"
+        assert expect_error(SpecError, lambda: self.scheduler.login.submit_command(plan)).key == "run_root"
 
     def test_each_array_element_has_its_own_log(self) -> None:
         plan = self.plan(Path("/shared/run"), self.spec(native=["-J 0-3"]))
         log = "/shared/run/array/^array_index^/job.log"
-        assert self.scheduler.submit_command(plan) == ("qsub", "-o", log)
+        assert self.scheduler.login.submit_command(plan) == ("qsub", "-o", log)
 
     @pytest.mark.parametrize(
         ("name", "job_id"), [("qsub-array", "1240[].pbs01"), ("qsub-hook", "1235.pbs01"), ("qsub-garbled", "")]
     )
     def test_parse_job_id(self, name: str, job_id: str) -> None:
-        assert self.scheduler.parse_job_id(output(name).out) == job_id
+        assert self.scheduler.login.parse_job_id(output(name).out) == job_id
 
     def test_query_of_a_server_without_job_history(self, commands: Commands) -> None:
         commands.print([output("qstat-no-history"), output("qstat-running")])
-        assert self.scheduler.query([JobIdentity("1234.pbs01")])["1234.pbs01"].state == JobState.RUNNING
+        assert self.scheduler.login.query([JobIdentity("1234.pbs01")])["1234.pbs01"].state == JobState.RUNNING
         assert commands.calls("qstat") == [["-x", "-f", "1234.pbs01"], ["-f", "1234.pbs01"]]
 
     def test_submit_with_a_lost_answer_finds_the_job_by_its_log(self, commands: Commands) -> None:
@@ -168,13 +168,13 @@ class TestPBS(BatchConformance):
         lost = output("qsub-answer-lost", 1)
         commands.print([lost, Output("qselect", "1233.pbs01\n1234.pbs01\n"), running])
         plan = self.plan(Path("/home/ann/train/gridtf-runs/digits-1"), self.spec())
-        assert self.scheduler.submit(plan).job == JobIdentity("1234.pbs01")
+        assert self.scheduler.login.submit(plan).job == JobIdentity("1234.pbs01")
         other = plan.replace(run_dir=Path("/home/ann/train/gridtf-runs/digits"))
-        assert self.scheduler.find_submitted(other) is None
+        assert self.scheduler.login.find_submitted(other) is None
 
     def test_reasons_of_states(self, commands: Commands) -> None:
         commands.print(self.recorded.listed)
-        statuses = self.scheduler.query([JobIdentity(job_id) for job_id in STATES])
+        statuses = self.scheduler.login.query([JobIdentity(job_id) for job_id in STATES])
         assert statuses["1201.pbs01"].reason == "Not Running: Insufficient amount of resource: ngpus (R: 4 A: 2 T: 8)"
         assert statuses["1205.pbs01"].reason == ""
         assert statuses["1207.pbs01"].reason == "Job suspended by scheduler at Mon Nov 02 at 09:30"
@@ -184,20 +184,20 @@ class TestPBS(BatchConformance):
 
     def test_identity_does_not_contain_the_job_cookie(self, inside: dict[str, str]) -> None:
         first, second = inside, {**inside, "PBS_JOBCOOKIE": "00000000FFFFFFFF"}
-        restarts = [self.scheduler.identity(environ).restarts for environ in (first, first, second)]
+        restarts = [self.scheduler.injob.identity(environ).restarts for environ in (first, first, second)]
         assert restarts[0] == restarts[1] != restarts[2]
         assert inside["PBS_JOBCOOKIE"] not in restarts[0]
 
     def test_allocation_without_a_nodefile(self, inside: dict[str, str]) -> None:
-        request = self.scheduler.resolve(self.spec(), in_job=True)
+        request = self.scheduler.login.resolve(self.spec(), in_job=True)
         with pytest.raises(SchedulerError, match="PBS_NODEFILE: No such file"):
-            self.scheduler.allocation({**inside, "PBS_NODEFILE": "/nothing"}, request, lambda *_: None)
+            self.scheduler.injob.allocation({**inside, "PBS_NODEFILE": "/nothing"}, request, lambda *_: None)
 
     def test_allocation_has_visible_or_requested_gpus(self, inside: dict[str, str]) -> None:
-        request = self.scheduler.resolve(self.spec(nodes=2, tasks_per_node=2, gpus_per_task=2))
+        request = self.scheduler.login.resolve(self.spec(nodes=2, tasks_per_node=2, gpus_per_task=2))
 
         def gpus(**environ: str) -> set[int | None]:
-            hosts = self.scheduler.allocation({**inside, **environ}, request, lambda *_: None).hosts
+            hosts = self.scheduler.injob.allocation({**inside, **environ}, request, lambda *_: None).hosts
             return {host.gpus for host in hosts}
 
         assert gpus() == {4}
@@ -205,11 +205,11 @@ class TestPBS(BatchConformance):
         assert gpus(CUDA_VISIBLE_DEVICES="") == {0}
 
     def test_gpus_are_claimed_where_none_are_visible(self, inside: dict[str, str]) -> None:
-        request = self.scheduler.resolve(self.spec())
+        request = self.scheduler.login.resolve(self.spec())
 
         def grant(count: int, **environ: str) -> tuple[str, ...]:
             environ = {**inside, "GRIDTF_LOCKS": f"pbs-{os.getpid()}", **environ}
-            claim = self.scheduler.gpu_grant(environ, request, GpuNeed(count, "digits", 0.0), lambda *_: None)
+            claim = self.scheduler.injob.gpu_grant(environ, request, GpuNeed(count, "digits", 0.0), lambda *_: None)
             for descriptor in claim.descriptors:
                 os.close(descriptor)
             return claim.gpus

@@ -14,19 +14,20 @@ from typing import NoReturn
 
 from gridtf.errors import GridtfError, SchedulerError, SpecError, nearest
 from gridtf.findings import FIRST_TIME
+from gridtf.host.names import same_host
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.units import format_walltime
 from gridtf.schedulers.api import Plan
-from gridtf.schedulers.batch import Answer, same_host, whole
-from gridtf.schedulers.sge import scheduler
-from gridtf.schedulers.sge.directives import HOST, MEMORY, Resource, Slots, requests_gpus, resources, slots, whole_slots
+from gridtf.schedulers.commands import Answer
+from gridtf.schedulers.sge import directives, offers
+from gridtf.schedulers.sge.commands import sge
+from gridtf.schedulers.sge.directives import HOST, MEMORY, Resource, Slots, requests_gpus
+from gridtf.schedulers.sge.offers import PE, QUERY_LIMIT, Cell, Queue, alternatives, carrying, matching_queues
 from gridtf.schedulers.sge.query import seconds
-from gridtf.text import counted, some, toml
+from gridtf.text import counted, some, toml, whole
 from gridtf.values import Value
 
-_PATIENCE = 20.0  # seconds, for a question to the qmaster
-_AMOUNTS = {"MEMORY": "4G", "TIME": "1:00:00", "BOOL": "TRUE"}  # of a resource that every job must request
 # -w v ignores the load of hosts, and so does not know resources that load sensors report, such as mem_free. For a job
 # in a parallel environment it does not even say so (seen on Son of Grid Engine 8.1.9).
 _LOAD = re.compile(r"job requests unknown resource \(([\w.]+)\)")
@@ -34,14 +35,14 @@ _NO_SLOTS = re.compile(r'cannot run in PE "[^"]*" because it only offers 0 slots
 _NO_LOAD = ("h_rt", "s_rt", HOST)  # resources of queues and hosts that do not depend on it
 # -w v heeds which hosts are in exclusive use now, complex(5), though not which slots are (Son of Grid Engine 8.1.9).
 _IN_USE = re.compile(r"exclusive resource \(([\w.]+)\) is already in use")
-_TRIED = 2  # other parallel environments, each of which costs a job id
+_MOST_TRIED_PES = 2  # other parallel environments, each of which costs a job id
 
 
-def check(plan: Plan, *, limit: float = _PATIENCE) -> tuple[str, ...]:
+def check(plan: Plan, *, limit: float = QUERY_LIMIT) -> tuple[str, ...]:
     """Ask Grid Engine about a job without submitting it (qsub -w v).
 
     Args:
-        plan: The submission.
+        plan: The submission, with what its site has told about GPUs.
         limit: Seconds that each qsub may take.
 
     Returns:
@@ -51,21 +52,12 @@ def check(plan: Plan, *, limit: float = _PATIENCE) -> tuple[str, ...]:
         SpecError: With the key to blame, for what the cell does not have.
         SchedulerError: When the qmaster does not answer, or refuses the job for another reason.
     """
-    try:
-        return _check(plan, limit)
-    finally:
-        _complex.clear()
-
-
-def _check(plan: Plan, limit: float) -> tuple[str, ...]:
-    gpu = gpu_resource(plan.request)
-    requested = Requested.of(plan.request, plan.spec, gpu)
-    script = plan.script
+    requested, script = Requested.of(plan), plan.script
     notes = not_array(plan.spec)
     if excluded := plan.request.options.get("exclude"):
-        check_excluded(excluded, known_names("-sel"))
+        check_excluded(excluded, offers.known_names("-sel"))
     answer = _verify("v", script, limit=limit)
-    if in_use := _IN_USE.search(answer.err + answer.out):
+    if in_use := _IN_USE.search(answer.text):
         notes.append(f"the job may have to wait: other jobs have hosts for themselves (resource {in_use[1]})")
         answer = Answer(0, "", "")
     elif answer.code and without_load(answer, requested):
@@ -77,12 +69,12 @@ def _check(plan: Plan, limit: float) -> tuple[str, ...]:
     try:
         if requested.pe:
             notes += check_pes(_matching(requested.pe), requested)
-        if gpu:
-            notes += check_counting(gpu, requested)
+        if requested.counting:
+            notes += check_counting(requested.counting, requested)
             _check_host(requested, limit)
     except SpecError as error:
         if error.key == requested.key("pe"):
-            pes = known_pes()
+            pes = offers.known_pes()
             others = alternatives("suitable PEs", _suitable(pes, requested, script), _names(pes))
             error.hint = "; ".join(filter(None, (error.hint, others)))
         raise
@@ -90,36 +82,35 @@ def _check(plan: Plan, limit: float) -> tuple[str, ...]:
         try:
             refuse(without_verdict(answer), requested, _cell(requested, script))
         except GridtfError as error:  # the cell's JSV does not see what is only verified
-            if "no suitable queues" not in answer.err + answer.out or not _has_jsv():
+            if "no suitable queues" not in answer.text or not _has_jsv():
                 raise
             notes.append(f"{error.what}; it is submitted, since a JSV of the site may change its request")
     return (*notes, *closed_queues(requested, _unusable_queues()))
 
 
-def _verify(how: str, script: str, *options: str, limit: float = _PATIENCE) -> Answer:
+def _verify(how: str, script: str, *options: str, limit: float = QUERY_LIMIT) -> Answer:
     """qsub -w HOW; options override those in the script's head."""
-    return scheduler.run(["qsub", "-w", how, *options], limit=limit, text=script)
+    return sge.run(["qsub", "-w", how, *options], limit=limit, text=script)
 
 
 def without_load(answer: Answer, requested: Requested) -> bool:
     """Whether ``qsub -w v`` may have refused a job only since it leaves out what hosts report as their load. Pure."""
-    output = answer.err + answer.out
     others = requested.resources.keys() - {*_NO_LOAD, requested.gpu}
-    return bool(_LOAD.search(output) or (others and _NO_SLOTS.search(output)))
+    return bool(_LOAD.search(answer.text) or (others and _NO_SLOTS.search(answer.text)))
 
 
 def _without_memory(plan: Plan, requested: Requested, limit: float) -> Answer:
     """What ``qsub -w v`` says of the job without its memory; no refusal where it cannot say more."""
     if plan.spec.native or MEMORY not in requested.resources:  # raw options may need the quotes of the script
         return Answer(0, "", "")
-    lines = (line for line in scheduler.directives(plan) if not line.startswith(f"-l {MEMORY}="))
-    answer = scheduler.run(["qsub", "-w", "v", *" ".join(lines).split(), "-b", "y", "true"], limit=limit)
-    return Answer(0, "", "") if _LOAD.search(answer.err + answer.out) else answer
+    lines = (line for line in plan.scheduler.login.directives(plan) if not line.startswith(f"-l {MEMORY}="))
+    answer = sge.run(["qsub", "-w", "v", *" ".join(lines).split(), "-b", "y", "true"], limit=limit)
+    return Answer(0, "", "") if _LOAD.search(answer.text) else answer
 
 
 def _has_jsv() -> bool:
     """Whether the qmaster has jobs verified, and changed, by a JSV: jsv(1). False where qconf is refused."""
-    return dict(pairs(qconf("-sconf"))).get("jsv_url", "none").lower() != "none"
+    return dict(offers.pairs(offers.qconf("-sconf"))).get("jsv_url", "none").lower() != "none"
 
 
 def _check_host(requested: Requested, limit: float) -> None:
@@ -134,11 +125,10 @@ def _check_host(requested: Requested, limit: float) -> None:
         return
     queues = ["-q", ",".join(requested.queues)] if requested.queues else []
     trial = ["qsub", "-w", "v", "-l", f"{requested.gpu}={per_host}", *queues, "-b", "y", "true"]
-    answer = scheduler.run(trial, limit=limit)
-    output = answer.err + answer.out
-    if _IN_USE.search(output):
+    answer = sge.run(trial, limit=limit)
+    if _IN_USE.search(answer.text):
         return
-    if answer.code and (most := offered(output).get(requested.gpu)) is not None and most < per_host:
+    if answer.code and (most := offered(answer.text).get(requested.gpu)) is not None and most < per_host:
         what = f"{per_host} GPUs per host requested, no host has more than {most:g}"
         raise SpecError("gpus_per_node", what, hint=f"`qhost -F {requested.gpu}` shows the GPUs of each host")
 
@@ -157,16 +147,16 @@ def offered(output: str) -> dict[str, float]:
 def _unusable_queues() -> list[tuple[Queue, bool]]:
     """All queues, each with whether jobs can start there; empty where they can in every queue, or qconf is refused."""
     with contextlib.suppress(SchedulerError):  # a note is not worth more
-        usable = parse_usable(scheduler.run(["qstat", "-g", "c"], limit=_PATIENCE).out)
+        usable = offers.parse_usable(sge.run(["qstat", "-g", "c"], limit=QUERY_LIMIT).out)
         if not all(usable.values()):
-            return [(queue, usable.get(queue.name, True)) for queue in known_queues()]
+            return [(queue, usable.get(queue.name, True)) for queue in offers.known_queues()]
     return []
 
 
 def _of_load(answer: Answer) -> str:
     """The reason that depends on the load: ``… because it offers only hl:mem_free=22.594G``."""
     reasons = without_verdict(answer)
-    line = next((line for line in reasons.err.splitlines() if " hl:" in line), scheduler.message(reasons))
+    line = next((line for line in reasons.err.splitlines() if " hl:" in line), sge.message(reasons))
     return without_job(line)
 
 
@@ -184,39 +174,31 @@ def without_verdict(answer: Answer) -> Answer:
 
 def _matching(pattern: str) -> list[PE]:
     if re.search(r"[*?\[|!&]", pattern):
-        return [pe for pe in known_pes() if fnmatch.fnmatchcase(pe.name, pattern)]
-    pe = known_pe(pattern)
+        return [pe for pe in offers.known_pes() if fnmatch.fnmatchcase(pe.name, pattern)]
+    pe = offers.known_pe(pattern)
     return [pe] if pe else []
 
 
 def _cell(requested: Requested, script: str) -> Cell:
-    pes = known_pes()
-    return Cell(
-        pes=pes,
-        suitable=_suitable(pes, requested, script) if requested.pe else (),
-        queues=known_queues(),
-        resources=known_resources(),
-        projects=known_names("-sprjl"),
-        hosts=known_names("-ss"),
-    )
+    cell = offers.known_cell()
+    return cell.replace(suitable=_suitable(cell.pes, requested, script)) if requested.pe else cell
 
 
 def _suitable(pes: Sequence[PE], requested: Requested, script: str) -> list[str]:
     """The other parallel environments that the job could run in, by their settings and by qsub -w v."""
     suitable = []
-    chosen = matching_queues(known_queues(), requested.queues)
-    offered = [pe for pe in pes if not chosen or any(pe.name in queue.pes for queue in chosen)]
+    chosen = matching_queues(offers.known_queues(), requested.queues)
+    offered = [pe for pe in pes if not chosen or carrying(chosen, pe.name)]
     likely = [pe for pe in offered if pe.name != requested.pe and not pe_problem(pe, requested)]
-    for pe in likely[:_TRIED]:
+    for pe in likely[:_MOST_TRIED_PES]:
         answer = _verify("v", script, "-pe", pe.name, str(requested.slots))
-        output = answer.err + answer.out
-        if not answer.code or _LOAD.search(output) or _IN_USE.search(output):
+        if not answer.code or _LOAD.search(answer.text) or _IN_USE.search(answer.text):
             suitable.append(pe.name)
     return suitable
 
 
-def _names(pes: Iterable[PE]) -> list[str]:
-    return [pe.name for pe in pes]
+def _names(listed: Iterable[PE | Queue]) -> list[str]:
+    return [one.name for one in listed]
 
 
 def name_pes(error: SpecError, plan: Plan) -> None:
@@ -224,11 +206,10 @@ def name_pes(error: SpecError, plan: Plan) -> None:
 
     Args:
         error: Changed in place, unless qconf names none.
-        plan: The submission.
     """
-    requested = Requested.of(plan.request, plan.spec, gpu_resource(plan.request))
+    requested = Requested.of(plan, lines=())
     with contextlib.suppress(SchedulerError):
-        pes = known_pes()
+        pes = offers.known_pes()
         suitable = _names(pe for pe in pes if not pe_problem(pe, requested))
         if hint := alternatives("possibly suitable", suitable, _names(pes)):
             error.hint = f"name one with --pe; {hint}"
@@ -260,19 +241,19 @@ def check_pes(matching: Sequence[PE], requested: Requested) -> list[str]:
         raise SpecError(requested.key("pe"), problems[0], hint=_other_slots(matching[0], requested))
     notes = [f"Grid Engine may choose an unsuitable parallel environment: {problem}" for problem in problems[:1]]
     hosts, per_host = requested.request.chosen("nodes") or (1, 1), requested.request.chosen("tasks_per_node")
-    if hosts[0] > 1 or (per_host and (requested.request.training or 0) > per_host):
-        notes += [
-            f"PE `{pe.name}` fills a host before it takes the next (allocation_rule $fill_up), so the tasks may run on "
-            "fewer hosts than requested: $round_robin, or a number of slots per host, spreads them"
-            for pe in [pe for pe in matching if pe.rule == "$fill_up"][:1]
-        ]
-    if requested.counts("YES") and requested.slots.per_task > 1:
-        dividing = [pe for pe in matching if not pe.fixed and pe.rule != "$pe_slots"]
-        notes += [
-            f"PE `{pe.name}` may divide the {requested.slots.per_task} slots of a task among hosts (allocation_rule "
-            f"{pe.rule}), and then no host has the task's GPUs: $pe_slots, or a number of slots per host, does not"
-            for pe in dividing[:1]
-        ]
+    filling = next((pe for pe in matching if pe.rule == "$fill_up"), None)
+    if filling and (hosts[0] > 1 or (per_host and (requested.request.training or 0) > per_host)):
+        notes.append(
+            f"PE `{filling.name}` fills a host before it takes the next (allocation_rule $fill_up), so the tasks may "
+            "run on fewer hosts than requested: $round_robin, or a number of slots per host, spreads them"
+        )
+    dividing = next((pe for pe in matching if not pe.fixed and pe.rule != "$pe_slots"), None)
+    if dividing and requested.counts("YES") and requested.slots.per_task > 1:
+        notes.append(
+            f"PE `{dividing.name}` may divide the {requested.slots.per_task} slots of a task among hosts "
+            f"(allocation_rule {dividing.rule}), and then no host has the task's GPUs: $pe_slots, or a number of slots "
+            "per host, does not"
+        )
     return notes
 
 
@@ -283,8 +264,7 @@ def closed_queues(requested: Requested, queues: Sequence[tuple[Queue, bool]]) ->
         requested: What the job requests.
         queues: The queues of the cell, each with whether jobs can start there.
     """
-    of_job = matching_queues((queue for queue, _ in queues), requested.queues)
-    of_job = [queue for queue in of_job if not requested.pe or fnmatch.filter(queue.pes, requested.pe)]
+    of_job = carrying(matching_queues((queue for queue, _ in queues), requested.queues), requested.pe)
     closed = [queue.name for queue, usable in queues if not usable]
     if not of_job or any(queue.name not in closed for queue in of_job):
         return []
@@ -315,42 +295,51 @@ def pe_problem(pe: PE, requested: Requested) -> str:
     Returns:
         One line that begins with its name; empty when its settings suit the job.
     """
-    request, wanted, name = requested.request, requested.slots, f"PE `{pe.name}`"
-    if wanted.low > pe.slots:
-        return f"{name} has {counted(pe.slots, 'slot')} in total, the job needs {wanted.low}"
-    if not pe.control_slaves and pe.hosts(wanted.high) > 1:
-        return f"{name} does not let gridtf start tasks on other hosts (control_slaves FALSE)"
-    spread = wanted.high > 1 and pe.hosts(wanted.high) > 1
-    if spread and requested.counts("JOB"):
-        return (
-            f"{name} may use several hosts, but {requested.gpu} counts per job (consumable JOB): on the first host only"
-        )
+    request, wanted = requested.request, requested.slots
+    spread = pe.hosts(wanted.high) > 1
     open_per_host = not any(request.chosen(key) for key in ("nodes", "gpus_per_node", "tasks_per_node"))
-    if spread and open_per_host and requested.counts("HOST"):
-        return (
-            f"{name} may use several hosts, and {requested.gpu} counts per host (consumable HOST): set gpus_per_node, "
-            "the GPUs that each of them needs"
-        )
     low, high = request.allocated_nodes if request.chosen("nodes") else (1, pe.hosts(wanted.high))
-    if pe.rule == "$pe_slots" and low > 1:
-        return f"{name} allocates slots on one host only (allocation_rule $pe_slots), the job needs {low} hosts"
-    if pe.fixed is None:
-        return ""
-    fixed = f"{name} allocates {counted(pe.fixed, 'slot')} per host (allocation_rule)"
-    counts = range(-(-wanted.low // pe.fixed), wanted.high // pe.fixed + 1)  # hosts
+    gpus = f"{requested.gpu} counts per"
+    problems = (
+        (wanted.low > pe.slots, f"has {counted(pe.slots, 'slot')} in total, the job needs {wanted.low}"),
+        (spread and not pe.control_slaves, "does not let gridtf start tasks on other hosts (control_slaves FALSE)"),
+        (
+            spread and requested.counts("JOB"),
+            f"may use several hosts, but {gpus} job (consumable JOB): on the first host only",
+        ),
+        (
+            spread and open_per_host and requested.counts("HOST"),
+            f"may use several hosts, and {gpus} host (consumable HOST): set gpus_per_node, the GPUs "
+            "that each of them needs",
+        ),
+        (
+            pe.rule == "$pe_slots" and low > 1,
+            f"allocates slots on one host only (allocation_rule $pe_slots), the job needs {low} hosts",
+        ),
+    )
+    found = next((words for wrong, words in problems if wrong), "")
+    if not found and pe.fixed and (misfit := _misfit(pe.fixed, requested, low, high)):
+        found = f"allocates {counted(pe.fixed, 'slot')} per host (allocation_rule): {misfit}"
+    return f"PE `{pe.name}` {found}" if found else ""
+
+
+def _misfit(fixed: int, requested: Requested, low: int, high: int) -> str:
+    """Why a fixed number of slots on each of low to high hosts does not suit the job; empty where it does."""
+    request, wanted = requested.request, requested.slots
+    counts = range(-(-wanted.low // fixed), wanted.high // fixed + 1)  # hosts
     if not counts:
-        return f"{fixed}: {wanted} is not a multiple of that"
+        return f"{wanted} is not a multiple of that"
     if counts[0] > high or counts[-1] < low:
         hosts = f"{'is' if wanted.low == 1 else 'are'} {counted(counts[0], 'host')}"
-        return f"{fixed}: {counted(wanted.low, 'slot')} {hosts}, not {low}"
+        return f"{counted(wanted.low, 'slot')} {hosts}, not {low}"
     tasks = request.shares_per_node if request.chosen("tasks_per_node") else 1
     need = tasks * wanted.per_task
-    if need > pe.fixed:
-        return f"{fixed}: {f'{tasks} tasks per host need' if tasks > 1 else 'a task needs'} {need}"
-    a_host = pe.fixed // wanted.per_task
+    if need > fixed:
+        return f"{f'{tasks} tasks per host need' if tasks > 1 else 'a task needs'} {need}"
+    a_host = fixed // wanted.per_task
     if (room := counts[-1] * a_host) < (request.shares or 0):
         fit = f"{a_host} {'tasks of' if a_host > 1 else 'task of'} {counted(wanted.per_task, 'slot')}"
-        return f"{fixed}: {fit} on each, {wanted} slots have room for {room} of {request.shares}"
+        return f"{fit} on each, {wanted} slots have room for {room} of {request.shares}"
     return ""
 
 
@@ -383,7 +372,7 @@ def check_counting(gpu: Resource, requested: Requested) -> list[str]:
     if gpu.kind == "INT" and "." in amount:
         return [
             f"{amount} of resource {gpu.name} per slot is requested, although its type is INT: Son of Grid Engine "
-            f"counts that; if your Grid Engine does not, {whole_slots(requested.request, requested.slots)}"
+            f"counts that; if your Grid Engine does not, {directives.whole_slots(requested.request, requested.slots)}"
         ]
     return []
 
@@ -395,7 +384,7 @@ class Requested(Value):
     """All that a job requests: by gridtf's options, and by the user's raw options, which override them.
 
     Attributes:
-        request: What gridtf's options come to.
+        request: What gridtf's options request.
         pe: The parallel environment, or a pattern such as ``mpi*``; empty without one.
         slots: The slots.
         resources: Hard resources: name -> amount as qsub takes it.
@@ -432,32 +421,29 @@ class Requested(Value):
         return self.keys.get(option, "native")
 
     @classmethod
-    def of(cls, request: Request, spec: JobSpec, gpu: Resource | None = None) -> Requested:
-        """Combine a request with the specification that it was resolved from; gpu: how Grid Engine counts GPUs."""
-        native, wanted = request.native, slots(request)
-        own = {name.removeprefix("l "): amount for name, amount in native.items() if name.startswith("l ")}
-        pe = str(request.options.get("pe") or "")
-        if "pe" in native:
-            pe, _, count = native["pe"].partition(" ")
-            wanted = _native_slots(count, wanted.per_task)
-        queues = native.get("q", request.options.get("partition") or "")
-        blamed = {**_keys(spec), **dict.fromkeys([*native, *own, *(["slots"] if "pe" in native else [])], "native")}
+    def of(cls, plan: Plan, lines: Sequence[str] | None = None) -> Requested:
+        """What a plan requests.
+
+        Args:
+            lines: The lines that qsub reads; None: those of the plan.
+        """
+        options = directives.parse_native(plan.scheduler.login.directives(plan) if lines is None else lines)
+        wanted = directives.slots(plan.request)
+        pe, _, count = options.get("pe", "").partition(" ")
+        low, dash, high = count.partition("-")  # 8, 4-8, or 4- without an upper limit
+        if fewest := whole(low):
+            wanted = Slots(fewest, whole(high or ("9999999" if dash else low)) or fewest, wanted.per_task)
+        native = plan.request.native
+        own = [*native, *(name.removeprefix("l ") for name in native), *(["slots"] if "pe" in native else [])]
         return cls(
-            request=request,
+            request=plan.request,
             pe=pe,
             slots=wanted,
-            resources={**resources(request, wanted, gpu), **own},
-            queues=tuple(name for name in queues.split(",") if name),
-            keys=blamed,
-            counting=gpu,
+            resources={name[2:]: amount for name, amount in options.items() if name.startswith("l ")},
+            queues=tuple(name for name in options.get("q", "").split(",") if name),
+            keys={**_keys(plan.spec), **dict.fromkeys(own, "native")},
+            counting=directives.gpu_resource(plan.request, plan.site or ()),
         )
-
-
-def _native_slots(text: str, per_task: int) -> Slots:
-    """``8``, ``4-8`` or ``4-``, which has no upper limit."""
-    first, dash, last = text.partition("-")
-    low = whole(first) or 1
-    return Slots(low, whole(last or ("9999999" if dash else first)) or low, per_task)
 
 
 def _keys(spec: JobSpec) -> dict[str, str]:
@@ -478,247 +464,7 @@ def _keys(spec: JobSpec) -> dict[str, str]:
     }
 
 
-# --- what the cell offers, from qconf ----------------------------------------------------------------------------
-
-_MOST = 60  # parallel environments: each takes a qconf of its own
-
-
-class PE(Value):
-    """A parallel environment: sge_pe(5).
-
-    Attributes:
-        name: Its name.
-        slots: The most slots that all of its jobs together may have.
-        control_slaves: Whether qrsh -inherit may start tasks on other hosts of a job.
-        rule: Its allocation_rule: ``$fill_up``, ``$round_robin``, ``$pe_slots``, or the number of slots per host.
-        users: Its user_lists, the users that it is limited to; empty: all users.
-        summary: Whether the accounting has one record for a job (accounting_summary), and not one for each qrsh.
-    """
-
-    name: str
-    slots: int
-    control_slaves: bool
-    rule: str
-    users: str = ""
-    summary: bool = False
-
-    @property
-    def fixed(self) -> int | None:
-        """The slots that it allocates on every host; None where the rule fixes no number."""
-        return whole(self.rule)
-
-    def hosts(self, slots: int) -> int:
-        """The most hosts over which it may spread this number of slots."""
-        if self.rule == "$pe_slots":
-            return 1
-        return -(-slots // (self.fixed or 1))
-
-
-class Queue(Value):
-    """A cluster queue: queue_conf(5).
-
-    Attributes:
-        name: Its name.
-        pes: The parallel environments in its pe_list, on any of its hosts.
-        limit: The longest h_rt on any of its hosts, in seconds; None: unlimited.
-    """
-
-    name: str
-    pes: frozenset[str]
-    limit: int | None
-
-
-def known_pe(name: str) -> PE | None:
-    """Look up one parallel environment; None when it does not exist, or qconf is refused."""
-    return parse_pe(qconf("-sp", name))
-
-
-def known_pes() -> list[PE]:
-    """The parallel environments of the cell, 60 at most; none when qconf is refused."""
-    return [pe for name in known_names("-spl")[:_MOST] if (pe := known_pe(name))]
-
-
-def known_queues() -> list[Queue]:
-    """All cluster queues; none when qconf is refused."""
-    names = known_names("-sql")
-    return parse_queues(qconf("-sq", ",".join(names))) if names else []
-
-
-_complex: list[Resource] = []  # what rendering a job has learnt, for the check before its submission
-
-
-def known_resources() -> list[Resource]:
-    """All resources of the complex; none when qconf is refused. qconf runs once a submission."""
-    if not _complex:
-        _complex.extend(parse_resources(qconf("-sc")))
-    return list(_complex)
-
-
-def gpu_resource(request: Request) -> Resource | None:
-    """How Grid Engine counts the GPUs that gridtf requests; None when it requests none, or the cell is unknown."""
-    name = request.options["gpu_resource"]
-    if not requests_gpus(request):
-        return None
-    with contextlib.suppress(SchedulerError):  # a qmaster that does not answer is reported by qsub
-        return next((found for found in known_resources() if name in (found.name, found.shortcut)), None)
-    return None
-
-
-def known_names(option: str) -> list[str]:
-    """The names that qconf lists.
-
-    Args:
-        option: qconf's: ``-spl`` parallel environments, ``-sql`` queues, ``-sprjl`` projects, ``-ss`` submit hosts.
-    """
-    lines = (line.strip() for line in qconf(option).splitlines())
-    return [line for line in lines if re.fullmatch(r"[\w.@+-]+", line)]  # a banner of the site has several words
-
-
-def qconf(*arguments: str) -> str:
-    """The output of qconf; empty when it is refused, or what it is to show does not exist."""
-    answer = scheduler.run(["qconf", *arguments], limit=_PATIENCE)
-    return "" if answer.code else answer.out
-
-
-def parse_pe(text: str) -> PE | None:
-    """Parse the output of ``qconf -sp``: ``pe_name rr``, ``slots 999``, ``allocation_rule $round_robin``, … one a line.
-
-    Returns:
-        The parallel environment; None when the output describes none.
-    """
-    values = dict(pairs(text))
-    if "pe_name" not in values:
-        return None
-    users = values.get("user_lists", "NONE")
-    return PE(
-        name=values["pe_name"],
-        slots=whole(values.get("slots", "")) or 0,
-        control_slaves=values.get("control_slaves", "").upper() == "TRUE",
-        rule=values.get("allocation_rule", ""),
-        users="" if users.upper() == "NONE" else users,
-        summary=values.get("accounting_summary", "").upper() == "TRUE",
-    )
-
-
-def parse_queues(text: str) -> list[Queue]:
-    """Parse the output of ``qconf -sq``: ``qname all.q``, ``pe_list make smp,[@gpu=mpi rr]``, ``h_rt 1:00:00``, …"""
-    queues: list[dict[str, str]] = []
-    for key, value in pairs(text):
-        if key == "qname":
-            queues.append({})
-        if queues:
-            queues[-1][key] = value
-    return [
-        Queue(
-            queue["qname"],
-            frozenset(re.sub(r"\[[^=\]]*=|[\],]", " ", queue.get("pe_list", "")).split()) - {"NONE"},
-            _longest(queue.get("h_rt", "INFINITY")),
-        )
-        for queue in queues
-    ]
-
-
-def parse_usable(text: str) -> dict[str, bool]:
-    """Parse the output of ``qstat -g c``: queue -> whether it has slots that are not in error, disabled or unknown.
-
-    ``all.q    1.11      0      0     16     16      0      0``: TOTAL, aoACDS and cdsuE are the last three columns.
-    """
-    rows = (line.split() for line in text.splitlines())
-    numbers = {row[0]: [whole(word) for word in row[-3:]] for row in rows if len(row) >= 7}
-    return {name: total > bad for name, (total, _, bad) in numbers.items() if total is not None and bad is not None}
-
-
-def parse_resources(text: str) -> list[Resource]:
-    """Parse the output of ``qconf -sc``: name, shortcut, type, relation, requestable, consumable, … one row a line."""
-    rows = (line.split() for line in text.splitlines() if not line.startswith("#"))
-    return [
-        Resource(row[0], row[1], row[5].upper(), row[2].upper(), row[4].upper() == "FORCED")
-        for row in rows
-        if len(row) >= 7
-    ]
-
-
-def like_gpus(resources: Iterable[Resource]) -> list[str]:
-    """The names of resources that may stand for GPUs."""
-    names = (resource.name for resource in resources)
-    return [name for name in names if re.search("gpu|cuda|nvidia", name, re.IGNORECASE)]
-
-
-def pairs(text: str) -> list[tuple[str, str]]:
-    lines = re.sub(r"\\\n\s*", " ", text).splitlines()
-    return [(key, value.strip()) for key, _, value in (line.strip().partition(" ") for line in lines)]
-
-
-def _longest(text: str) -> int | None:
-    """The longest of a queue's times, in seconds: ``0:10:0,[n1=INFINITY]``; None: unlimited."""
-    times = [seconds(value) for value in re.findall(r"(?:^|=)([^,\[\]=]+)", text)]
-    return None if None in times else max((time for time in times if time is not None), default=None)
-
-
-def walltime(queue: Queue) -> str:
-    """The time limit of a queue, written as in a job file."""
-    return "no limit" if queue.limit is None else format_walltime(queue.limit)
-
-
-def with_walltimes(queues: Iterable[Queue]) -> list[str]:
-    """The names of queues with their time limits, for messages: ``short.q (0:30:00)``."""
-    return [f"{queue.name} ({walltime(queue)})" for queue in queues]
-
-
-def forced_line(name: str, kind: str) -> str:
-    """The raw option for a resource that every job must request, with an amount to be adapted."""
-    return f"-l {name}={_AMOUNTS.get(kind, '1')}"
-
-
-def matching_queues(queues: Iterable[Queue], names: Sequence[str]) -> list[Queue]:
-    """The queues that a job may start in.
-
-    Args:
-        queues: The cluster queues.
-        names: What the job requests: names or patterns of queues; ``all.q@n1`` and ``all.q@@gpu`` name some hosts of
-            one. Empty: any queue.
-    """
-    patterns = [name.partition("@")[0] or "*" for name in names] or ["*"]
-    return [queue for queue in queues if any(fnmatch.fnmatchcase(queue.name, pattern) for pattern in patterns)]
-
-
-def alternatives(label: str, suitable: Iterable[str], existing: Sequence[str] = ()) -> str:
-    """A hint that names what the cell offers instead.
-
-    Args:
-        label: What the suitable names are, such as ``suitable PEs``.
-        suitable: Their names.
-        existing: All names, to be listed when none is suitable.
-
-    Returns:
-        One line; empty when there are no names at all, as when qconf is refused.
-    """
-    if names := ", ".join(suitable):
-        return f"{label}: {names}"
-    return f"{label}: none; existing: {', '.join(existing)}" if existing else ""
-
-
 # --- why qsub refuses a job, and what the cell offers instead ----------------------------------------------------
-
-
-class Cell(Value):
-    """What qconf lists of a cell; all empty when qconf is refused.
-
-    Attributes:
-        pes: The parallel environments.
-        suitable: Names of those that the job could run in, less the one that it requests.
-        queues: The cluster queues.
-        resources: The resources of the complex.
-        projects: Names of the projects.
-        hosts: Names of the submit hosts.
-    """
-
-    pes: Sequence[PE] = ()
-    suitable: Sequence[str] = ()
-    queues: Sequence[Queue] = ()
-    resources: Sequence[Resource] = ()
-    projects: Sequence[str] = ()
-    hosts: Sequence[str] = ()
 
 
 def refuse(answer: Answer, requested: Requested, cell: Cell) -> NoReturn:
@@ -728,7 +474,7 @@ def refuse(answer: Answer, requested: Requested, cell: Cell) -> NoReturn:
         SpecError: With the key to blame, for what the user can change.
         SchedulerError: For any other reason, in qsub's words.
     """
-    output, last = answer.err or answer.out, scheduler.message(answer)
+    output, last = answer.err or answer.out, sge.message(answer)
     _refuse_names(output, requested, cell)
     _refuse_queues(requested, cell)
     _refuse_without(output, requested, cell)
@@ -738,40 +484,37 @@ def refuse(answer: Answer, requested: Requested, cell: Cell) -> NoReturn:
     if re.search("invalid option argument|option must have|is an invalid task id", output) or "attribute" in last:
         raise SpecError("native", last, hint="see man qsub")
     if re.search(r"is (not a|no) submit host", output):
-        raise SchedulerError(
-            f"jobs cannot be submitted from this host: {last}", hint=alternatives("submit from one of", cell.hosts)
-        )
+        hint = alternatives("submit from one of", cell.submit_hosts)
+        raise SchedulerError(f"jobs cannot be submitted from this host: {last}", hint=hint)
     raise SchedulerError(f"Grid Engine would refuse this job: {last}")
 
 
 def _refuse_names(output: str, requested: Requested, cell: Cell) -> None:
     """Names that do not exist in the cell."""
+    pes, queues = _names(cell.pes), _names(cell.queues)
+    ask = "ask your administrators which {} exist".format
+    of_pes = alternatives("suitable PEs", cell.suitable) or alternatives("existing PEs", pes) or ask("PEs")
+    of_projects = alternatives("existing projects", cell.projects) or ask("projects")
+    of_queues = alternatives("existing queues", queues) or "`qstat -g c` lists them"
+    # what qsub prints, option, what is wrong, names that exist, what to do
     kinds = (
-        ('requested parallel environment "([^"]*)" does not exist', "pe", "PE", _names(cell.pes)),
-        ('requested project "([^"]*)" does not exist', "P", "project", list(cell.projects)),
-        ('requests unknown queue "([^"]*)"', "q", "queue", [queue.name for queue in cell.queues]),
+        ('parallel environment "([^"]*)" does not exist', "pe", "PE `{}` does not exist", pes, of_pes),
+        ('requested project "([^"]*)" does not exist', "P", "project `{}` does not exist", cell.projects, of_projects),
+        ("(no) project assigned to job", "P", "every job must have a project (enforce_project)", (), of_projects),
+        ('requests unknown queue "([^"]*)"', "q", "queue `{}` does not exist", queues, of_queues),
     )
-    for pattern, option, noun, existing in kinds:
+    for pattern, option, what, existing, hint in kinds:
         if match := re.search(pattern, output):
-            suitable = alternatives("suitable PEs", cell.suitable) if option == "pe" else ""
-            otherwise = f"ask your administrators which {noun}s exist" if option != "q" else "`qstat -g c` lists them"
-            raise SpecError(
-                requested.key(option),
-                f"{noun} `{match[1]}` does not exist",
-                why=nearest(match[1], existing),
-                hint=suitable or alternatives(f"existing {noun}s", existing) or otherwise,
-            )
-    if "no project assigned to job" in output:
-        otherwise = "ask your administrators which projects exist"
-        hint = alternatives("existing projects", cell.projects) or otherwise
-        raise SpecError("account", "every job must have a project (enforce_project)", hint=hint)
+            why = nearest(match[1], [*existing])
+            raise SpecError(requested.key(option), what.format(match[1]), why=why, hint=hint)
     resource = re.search(r'unknown resource "([^"]*)"', output)
     if resource:
-        name, existing = resource[1], [resource.name for resource in cell.resources]
+        name, known = resource[1], [resource.name for resource in cell.resources]
         what = f"the cell has no resource `{name}`"
         if name != requested.gpu or requested.key(name) == "native":
-            raise SpecError(requested.key(name), what, why=nearest(name, existing))
-        hint = alternatives("name your site's GPU resource with --gpu-resource; likely", like_gpus(cell.resources))
+            raise SpecError(requested.key(name), what, why=nearest(name, known))
+        likely = offers.like_gpus(cell.resources)
+        hint = alternatives("name your site's GPU resource with --gpu-resource; likely", likely)
         otherwise = "`qhost -F` lists the resources of hosts; name the one for GPUs with --gpu-resource"
         raise SpecError("gpu_resource", what, hint=hint or otherwise)
 
@@ -779,25 +522,22 @@ def _refuse_names(output: str, requested: Requested, cell: Cell) -> None:
 def _refuse_queues(requested: Requested, cell: Cell) -> None:
     """Queues that do not offer the parallel environment, or whose time limit is too short."""
     chosen = matching_queues(cell.queues, requested.queues)
-    carrying = [queue for queue in cell.queues if not requested.pe or fnmatch.filter(queue.pes, requested.pe)]
-    usable = [queue for queue in chosen if queue in carrying]
+    carriers = carrying(cell.queues, requested.pe)
+    usable = [queue for queue in chosen if queue in carriers]
     if requested.pe and chosen and not usable:
         what = f"no queue offers PE `{requested.pe}` (pe_list)"
-        if carrying:
+        if carriers:
             what = f"queue {', '.join(requested.queues)} does not offer PE `{requested.pe}` (pe_list)"
-        where = [f"queue {queue.name} offers it" for queue in carrying]
+        where = [f"queue {queue.name} offers it" for queue in carriers]
         hints = (alternatives("suitable PEs", cell.suitable), *where)
         raise SpecError(requested.key("pe"), what, hint="; ".join(filter(None, hints)))
     wanted = seconds(requested.resources.get("h_rt", ""))
     if wanted is not None and usable and all(queue.limit is not None and queue.limit < wanted for queue in usable):
         longest = max(usable, key=lambda queue: queue.limit or 0)
-        longer = [queue for queue in carrying if queue.limit is None or queue.limit >= wanted]
-        names = with_walltimes(longer)
-        raise SpecError(
-            requested.key("h_rt"),
-            f"{format_walltime(wanted)} is more than queue {longest.name} allows ({walltime(longest)})",
-            hint=alternatives("queues that allow it", names, [queue.name for queue in cell.queues]),
-        )
+        longer = [queue for queue in carriers if queue.limit is None or queue.limit >= wanted]
+        what = f"{format_walltime(wanted)} is more than queue {longest.name} allows ({offers.walltime(longest)})"
+        hint = alternatives("queues that allow it", offers.with_walltimes(longer), _names(cell.queues))
+        raise SpecError(requested.key("h_rt"), what, hint=hint)
 
 
 def _refuse_without(output: str, requested: Requested, cell: Cell) -> None:
@@ -810,7 +550,7 @@ def _refuse_without(output: str, requested: Requested, cell: Cell) -> None:
         raise SpecError("time", "every job must ask for a walltime (h_rt is FORCED)", hint=hint)
     if lacking:
         kinds = {resource.name: resource.kind for resource in cell.resources}
-        lines = [forced_line(name, kinds.get(name, "")) for name in lacking]
+        lines = [offers.forced_line(name, kinds.get(name, "")) for name in lacking]
         what = f"every job must request {some(lacking)} (requestable FORCED)"
         raise SpecError("native", what, hint=f"add to native: {some([toml(line) for line in lines])}")
 
@@ -821,30 +561,20 @@ def _refuse_amounts(output: str, requested: Requested, cell: Cell) -> None:
         if name in requested.resources:
             noun = "GPUs" if name == requested.gpu else f"of resource {name}"
             each = " per slot" if requested.pe and not (name == requested.gpu and requested.counts_by_host) else ""
-            raise SpecError(
-                requested.key(name),
-                f"{requested.resources[name]} {noun}{each} requested, no host has more than {most:g}",
-                hint="" if name == requested.gpu else f"`qhost -F {name}` shows the amount on each host",
-            )
+            what = f"{requested.resources[name]} {noun}{each} requested, no host has more than {most:g}"
+            hint = "" if name == requested.gpu else f"`qhost -F {name}` shows the amount on each host"
+            raise SpecError(requested.key(name), what, hint=hint)
     slots = re.search(r'cannot run in PE "([^"]*)" because it only offers (\d+) slots', output)
     if slots:
         pe = next((pe for pe in cell.pes if pe.name == slots[1]), None)
         if pe is not None and pe.users:
             raise SpecError(requested.key("pe"), f"PE `{pe.name}` is only for users in {pe.users}")
-        gpus = requested.resources.get(requested.gpu)
-        with_gpus = (
-            ""
-            if gpus is None
-            else f" with {gpus} GPU{'' if gpus == '1' else 's'} {'per host' if requested.counts_by_host else 'each'}"
-        )
+        gpus, each = requested.resources.get(requested.gpu), "per host" if requested.counts_by_host else "each"
+        with_gpus = f" with {gpus} GPU{'' if gpus == '1' else 's'} {each}" if gpus else ""
         one_host = " on one host" if pe is not None and pe.rule == "$pe_slots" else ""
         quota = re.search(r'exceeds limit "[^"]*" in rule "([^"/]+)', output)
         of_quota = f"resource quota {quota[1]} limits it (`qconf -srqs {quota[1]}`)" if quota else ""
         offer = f"offers {slots[2]}" if slots[2].strip("0") else "never offers that many"
-        raise SpecError(
-            requested.key("slots"),
-            f"{counted(requested.slots.low, 'slot')}{with_gpus}{one_host} requested, PE `{slots[1]}` {offer}",
-            hint=of_quota
-            or alternatives("suitable PEs", cell.suitable)
-            or "`qstat -g c` shows the slots of each queue",
-        )
+        wanted = f"{counted(requested.slots.low, 'slot')}{with_gpus}{one_host}"
+        hint = of_quota or alternatives("suitable PEs", cell.suitable) or "`qstat -g c` shows the slots of each queue"
+        raise SpecError(requested.key("slots"), f"{wanted} requested, PE `{slots[1]}` {offer}", hint=hint)

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from gridtf.errors import SpecError
 from gridtf.jobspec.request import Request
 from gridtf.run.rundir import RunDir
-from gridtf.schedulers import batch
+from gridtf.schedulers import arrays, words
 from gridtf.schedulers.api import Plan
-from gridtf.schedulers.batch import word
+from gridtf.schedulers.words import word
 from gridtf.text import counted
 from gridtf.values import Value
 
@@ -69,12 +69,7 @@ def array_elements(native: Mapping[str, str]) -> tuple[str, ...]:
     text = native.get("t")
     if not text:
         return ()
-
-    def complaint(part: str) -> SpecError:
-        what = f"'-t {text}': {part!r} is not a range of array tasks"
-        return SpecError("native", what, hint="write a range from 1 on, such as -t 1-16")
-
-    return batch.array_elements(text, complaint, least=1)
+    return arrays.array_elements(text, f"-t {text}", "write a range from 1 on, such as -t 1-16", least=1)
 
 
 def native_has(request: Request, resource: str) -> bool:
@@ -190,6 +185,13 @@ def requests_gpus(request: Request) -> bool:
     return bool(request.gpus_per_task) and not native_has(request, request.options["gpu_resource"])
 
 
+def gpu_resource(request: Request, resources: Sequence[Resource]) -> Resource | None:
+    """How Grid Engine counts the GPUs that gridtf requests; None when it requests none, or the cell is unknown."""
+    name = request.options["gpu_resource"]
+    own = [one for one in resources if name in (one.name, one.shortcut)] if requests_gpus(request) else []
+    return next(iter(own), None)
+
+
 def gpu_amount(request: Request, wanted: Slots, gpu: Resource) -> str:
     """The amount of the GPU resource to request, as qsub takes it.
 
@@ -240,15 +242,14 @@ def whole_slots(request: Request, wanted: Slots) -> str:
 # --- options of qsub ---------------------------------------------------------------------------------------------
 
 
-def directives(plan: Plan, gpu: Resource | None = None) -> tuple[str, ...]:
+def directives(plan: Plan) -> tuple[str, ...]:
     """The options of qsub in the script's head, one a line, without ``#$``.
 
     Left out on purpose: -V, which copies the whole environment of the submitting shell into the job; -cwd and -wd,
     because the script itself changes to its folder and reports a folder that does not exist.
 
     Args:
-        plan: The submission.
-        gpu: How Grid Engine counts GPUs, as for resources.
+        plan: The submission, with the resources of the complex as its site where they are known.
 
     Raises:
         SpecError: For what cannot be requested of Grid Engine.
@@ -258,20 +259,18 @@ def directives(plan: Plan, gpu: Resource | None = None) -> tuple[str, ...]:
     wanted = slots(request)
     pe, queue, account = request.options.get("pe"), request.options.get("partition"), request.options.get("account")
     if wanted.high > 1 and pe is None:
-        raise SpecError(
-            "pe",
-            f"{wanted.high} slots need a parallel environment",
-            hint="name one with --pe; `qconf -spl` lists them",
-        )
+        what = f"{wanted.high} slots need a parallel environment"
+        raise SpecError("pe", what, hint="name one with --pe; `qconf -spl` lists them")
     # -r y: start the job again when a host is lost, as Slurm does by default
     # -notify: USR2 some time before KILL, so that tasks can end in good order
     lines = [f"-N {_job_name(request)}", "-S /bin/bash", "-j y", "-r y", "-notify"]
     lines += [f"-pe {word('pe', pe)} {wanted}"] if pe is not None else []
+    gpu = gpu_resource(request, plan.site or ())
     lines += [f"-l {resource}={amount}" for resource, amount in resources(request, wanted, gpu).items()]
     lines += [f"-q {word('partition', queue)}"] if queue is not None else []
     lines += [f"-P {word('account', account)}"] if account is not None else []
-    lines += [f"-{option} {value}" for option, value in batch.mail(request, _MAIL, "M").items()]
-    native = batch.native(plan.spec)
+    lines += [f"-{option} {value}" for option, value in words.mail(request, _MAIL, "M").items()]
+    native = words.native(plan.spec)
     # -soft holds to the end of its line in a script, and to the end of all options on a command line
     return (*lines, *([" ".join(native)] if "-soft" in " ".join(native).split() else native))
 
@@ -314,11 +313,9 @@ def _other_hosts(excluded: Sequence[str], request: Request) -> str:
                 "exclude", f"{host!r} is not the name of a host", hint="write names as in qhost, such as n3,n7, or n?"
             )
     if native_has(request, HOST) or native_has(request, "hostname"):
-        raise SpecError(
-            "exclude",
-            "native requests hosts as well (-l h=…), of which Grid Engine takes one expression",
-            hint=f"leave exclude out, and write native = ['-l h=(…)&!({'|'.join(excluded)})']",
-        )
+        what = "native requests hosts as well (-l h=…), of which Grid Engine takes one expression"
+        hint = f"leave exclude out, and write native = ['-l h=(…)&!({'|'.join(excluded)})']"
+        raise SpecError("exclude", what, hint=hint)
     return f"!({'|'.join(excluded)})"
 
 
@@ -333,12 +330,10 @@ def submit_command(plan: Plan) -> tuple[str, ...]:
     """
     run = RunDir(plan.run_dir)
     if re.search(r"[,:$]", str(run.path)) or not str(run.path).isprintable():
-        raise SpecError(
-            "run_dir",
-            f"qsub cannot write a log into {str(run.path)!r}",
-            why="in the value of -o, commas and colons separate hosts and paths, and $ begins a variable",
-            hint="choose another place with --run-dir or --run-root",
-        )
+        what = f"qsub cannot write a log into {str(run.path)!r}"
+        hint = "choose another place with --run-dir or --run-root"
+        why = "in the value of -o, commas and colons separate hosts and paths, and $ begins a variable"
+        raise SpecError("run_dir", what, why=why, hint=hint)
     log = run.elements / "$TASK_ID" / run.log.name if plan.request.elements else run.log
     return "qsub", "-terse", "-w", "n", "-o", str(log)
 
@@ -346,19 +341,14 @@ def submit_command(plan: Plan) -> tuple[str, ...]:
 def _refuse_partitions(request: Request) -> None:
     others = request.components[1:]
     if others:
-        raise SpecError(
-            f"tasks.{others[0].types[0]}.partition",
-            "a Grid Engine job cannot request other hosts for some of its tasks",
-            why="a parallel job has one request, which applies to all of its slots",
-            hint="leave it out: these tasks then share the hosts of the other tasks",
-        )
+        what = "a Grid Engine job cannot request other hosts for some of its tasks"
+        hint = "leave it out: these tasks then share the hosts of the other tasks"
+        why = "a parallel job has one request, which applies to all of its slots"
+        raise SpecError(f"tasks.{others[0].types[0]}.partition", what, why=why, hint=hint)
 
 
 def _job_name(request: Request) -> str:
     if request.name[0].isdigit():
-        raise SpecError(
-            "name",
-            f"{request.name!r} begins with a digit, which Grid Engine does not take",
-            hint="choose another with --name",
-        )
+        what = f"{request.name!r} begins with a digit, which Grid Engine does not take"
+        raise SpecError("name", what, hint="choose another with --name")
     return word("name", request.name)

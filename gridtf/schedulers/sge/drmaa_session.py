@@ -3,10 +3,15 @@
 It runs in a process of its own because libdrmaa starts threads, hangs when the qmaster does, and may crash; Debian's
 can be loaded only in a process that was started with a setting of glibc.
 
-Input: one JSON object as the only argument, a submit.SessionRequest, and the job script, a regular file, as standard
-input. Output: JSON objects, one a line, each as soon as
-it is known: ``unloadable`` (why DRMAA cannot be used) or ``loaded``, ``submitting``, then ``job_id`` or ``failed``
-(DRMAA's message). SIGALRM ends the program when loading takes too long, as from a file server that hangs.
+Input: the job script, a regular file, as standard input, and one JSON object as the only argument: ``native`` (DRMAA's
+native specification: drmaa_attributes(3)), ``tasks`` (first element, last element and step of a job array; empty for a
+single job), ``libraries`` (paths or names of libdrmaa, in the order to try), ``loading`` (seconds in which one must be
+loaded), ``path`` (the session's sys.path), ``environ`` (values to restore before the job is submitted, of variables
+that are set for the start of the session; null: not set).
+
+Output: JSON objects, one a line, each as soon as it is known: ``unloadable`` (why DRMAA cannot be used) or ``loaded``,
+``submitting``, then ``job_id`` or ``failed`` (DRMAA's message). SIGALRM ends the program when loading takes too long,
+as from a file server that hangs.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ from typing import Any
 # Answers of drmaa_get_DRM_system: SGE 8.1.9, GE 6.2u5, OCS 9.0.5. Other schedulers have a libdrmaa, too.
 _OURS = re.compile(r"GE\b|OCS|GCS|Grid|Univa|Altair", re.IGNORECASE)
 SCRIPT = b"/proc/self/fd/0"
-_ROOM = 1024  # bytes for a message, as the specification of DRMAA's C binding recommends
+_MESSAGE_BYTES = 1024  # bytes for a message, as the specification of DRMAA's C binding recommends
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -92,8 +97,8 @@ def usable(libraries: Iterable[str]) -> str:
 
 
 def _system(library: ctypes.CDLL) -> str:
-    name, fault = (ctypes.create_string_buffer(_ROOM) for _ in range(2))
-    size = ctypes.c_size_t(_ROOM)
+    name, fault = (ctypes.create_string_buffer(_MESSAGE_BYTES) for _ in range(2))
+    size = ctypes.c_size_t(_MESSAGE_BYTES)
     library.drmaa_get_DRM_system(name, size, fault, size)
     return name.value.decode(errors="replace")
 
@@ -112,7 +117,7 @@ def submit(drmaa: Any, request: Mapping[str, Any], report: Report) -> int:
 
     Args:
         drmaa: The module drmaa.
-        request: The fields of a submit.SessionRequest.
+        request: The program's argument, see above.
         report: Called with each message for the parent process.
 
     Returns:

@@ -15,52 +15,42 @@ from gridtf.findings import FIRST_TIME, Examination, Finding, Items, Level, Sett
 from gridtf.jobspec.config import Configured
 from gridtf.jobspec.units import format_walltime
 from gridtf.schedulers import trial
-from gridtf.schedulers.sge import advice, scheduler
-from gridtf.schedulers.sge.advice import PE, Queue, walltime, with_walltimes
-from gridtf.schedulers.sge.directives import Resource
+from gridtf.schedulers.api import Scheduler
+from gridtf.schedulers.sge import advice, offers
+from gridtf.schedulers.sge.commands import sge
+from gridtf.schedulers.sge.directives import Resource, parse_native
+from gridtf.schedulers.sge.offers import PE, Cell, Queue, carrying, walltime, with_walltimes
 from gridtf.text import counted, some, toml
-from gridtf.values import Value
 
-_PATIENCE = 4.0  # seconds for each question
-_PES_PATIENCE = 2.5  # seconds for all parallel environments
+_EXAMINE_LIMIT = 4.0  # seconds for each question
+_PES_LIMIT = 2.5  # seconds for all parallel environments
 _COUNTED = {"YES": "per slot", "HOST": "per host"}
 _REFUSED = "qconf does not answer on this host, so queues, PEs and resources are not known here"
 
 
-class Site(Value):
-    """What Grid Engine's commands show of a cell.
+class Site(Cell):
+    """What Grid Engine's commands show of a cell: what it offers, and how it is set up.
 
     Attributes:
         version: Such as ``SGE 8.1.9``; empty where it is not known.
         hosts: Execution host -> whether it reports its load.
         config: The global configuration, sge_conf(5); empty where qconf is refused, and so is the rest.
-        pes: The parallel environments.
-        queues: The cluster queues.
         usable: The queues with a host where jobs can start, now or later.
-        resources: The resources of the complex.
-        projects: Names of the projects.
         default_project: The user's own, or the one that new users get; empty without one.
     """
 
-    version: str
-    hosts: Mapping[str, bool]
-    config: Mapping[str, str]
-    pes: Sequence[PE] = ()
-    queues: Sequence[Queue] = ()
+    version: str = ""
+    hosts: Mapping[str, bool] = {}
+    config: Mapping[str, str] = {}
     usable: Collection[str] = ()
-    resources: Sequence[Resource] = ()
-    projects: Sequence[str] = ()
     default_project: str = ""
 
-    def carrying(self, pe: PE) -> list[Queue]:
-        """The queues that offer a parallel environment."""
-        return [queue for queue in self.queues if pe.name in queue.pes]
 
-
-def examine(given: Configured) -> Examination:
+def examine(scheduler: Scheduler, given: Configured) -> Examination:
     """Examine Grid Engine, as far as this host and this user see it.
 
     Args:
+        scheduler: Grid Engine.
         given: What files and variables set.
 
     Raises:
@@ -69,31 +59,31 @@ def examine(given: Configured) -> Examination:
     site = _query(given)
     if not site.config:
         return collect(judge(site, given))
-    return with_first_job(judge(site, given), lambda settings: first_job(site, given, settings))
+    return with_first_job(judge(site, given), lambda settings: first_job(scheduler, site, given, settings))
 
 
 # --- asking --------------------------------------------------------------------------------------------------------
 
 
 def _query(given: Configured) -> Site:
-    hosts = parse_hosts(scheduler.printed(["qhost"], limit=_PATIENCE))
-    version = scheduler.run(["qstat", "-help"], limit=_PATIENCE).out.partition("\n")[0].strip()
-    config = dict(advice.pairs(advice.qconf("-sconf")))
+    hosts = parse_hosts(sge.printed(["qhost"], limit=_EXAMINE_LIMIT))
+    version = sge.run(["qstat", "-help"], limit=_EXAMINE_LIMIT).out.partition("\n")[0].strip()
+    config = dict(offers.pairs(offers.qconf("-sconf")))
     if not config:
-        return Site(version, hosts, {})
-    queues = advice.known_queues()
-    shown = advice.parse_usable(scheduler.printed(["qstat", "-g", "c"], limit=_PATIENCE))
-    own = dict(advice.pairs(advice.qconf("-suser", user_name(os.getuid()))))
+        return Site(version=version, hosts=hosts)
+    queues = offers.known_queues()
+    shown = offers.parse_usable(sge.printed(["qstat", "-g", "c"], limit=_EXAMINE_LIMIT))
+    own = dict(offers.pairs(offers.qconf("-suser", user_name(os.getuid()))))
     defaults = (own.get("default_project", ""), config.get("auto_user_default_project", ""))
     return Site(
-        version,
-        hosts,
-        config,
+        version=version,
+        hosts=hosts,
+        config=config,
         pes=_pes(str(given.spec.option("pe") or ""), queues),
         queues=queues,
         usable={name for name, usable in shown.items() if usable},
-        resources=advice.parse_resources(advice.qconf("-sc")),
-        projects=advice.known_names("-sprjl"),
+        resources=offers.known_resources(),
+        projects=offers.known_names("-sprjl"),
         default_project=next((name for name in defaults if name.upper() not in ("", "NONE")), ""),
     )
 
@@ -101,21 +91,21 @@ def _query(given: Configured) -> Site:
 def _pes(named: str, queues: Sequence[Queue]) -> list[PE]:
     """The parallel environments, those first that matter most: each takes a qconf, and a cell may have many."""
     offered = frozenset().union(*(queue.pes for queue in queues))
-    names = advice.known_names("-spl")
+    names = offers.known_names("-spl")
     names.sort(key=lambda name: (not fnmatch.fnmatchcase(name, named), name not in offered))
-    end = time.monotonic() + _PES_PATIENCE
-    asked = (advice.known_pe(name) for name in names if time.monotonic() < end)
+    end = time.monotonic() + _PES_LIMIT
+    asked = (offers.known_pe(name) for name in names if time.monotonic() < end)
     return [pe for pe in asked if pe is not None]
 
 
-def first_job(site: Site, given: Configured, settings: Sequence[Setting]) -> Items:
+def first_job(scheduler: Scheduler, site: Site, given: Configured, settings: Sequence[Setting]) -> Items:
     """Check a job of the files, of the options and of this examination's settings as its submission does."""
     spec = trial.with_settings(given, settings)
     pe = next((pe for pe in site.pes if pe.name == spec.option("pe")), None)
     sizes = ("nodes", "tasks_per_node", "gpus_per_node", "gpus_per_task", "slots")
     if pe is not None and not spec.tasks and all(spec.option(key) is None for key in sizes):
         spec = trial.replaced(spec, {"slots": pe.fixed or 2})  # so that the PE counts
-    check = partial(advice.check, limit=_PATIENCE)
+    check = partial(advice.check, limit=_EXAMINE_LIMIT)
     what, hint = "qsub accepts a job with these settings (-w v)", "`qstat -g c` shows queues and their slots"
     yield from trial.judge(scheduler, given, spec, check, accepted=what, hint=hint)
 
@@ -150,13 +140,14 @@ def judge(site: Site, given: Configured) -> Items:
         hint = "ask the administrators for your PE and GPU resource, and write pe = … and gpu_resource = …"
         yield Finding(Level.WARNING, "scheduler.qconf", _REFUSED, hint)
         return
-    yield from _queues(site, given)
+    named = str(given.spec.option("partition") or "")
+    chosen = offers.matching_queues(site.queues, [name for name in named.split(",") if name])
+    yield from _queues(site, given, chosen)
     yield from trial.unknown_tables(given, [queue.name for queue in site.queues], "queue")
-    everywhere = site
-    if chosen := [queue for queue in _chosen(site, given) if queue.name in site.usable]:
-        site = site.replace(queues=chosen)  # a PE that only other queues offer is of no use
+    if usable := [queue for queue in chosen if queue.name in site.usable]:
+        site = site.replace(queues=usable)  # a PE that only other queues offer is of no use
     pe = choose(site, given)
-    yield from _pe(pe, site, given, everywhere)
+    yield from _pe(pe, site, given, chosen)
     yield from _gpus(site.resources, given.spec.gpu_resource)
     yield from _time(site, pe, given)
     yield from _forced(site.resources, given)
@@ -174,18 +165,8 @@ def _hosts(site: Site) -> Iterator[Finding]:
     yield Finding(Level.OK, "scheduler", f"{name} answers: {counted(len(site.hosts), 'execution host')}{down}")
 
 
-def _chosen(site: Site, given: Configured) -> list[Queue]:
-    """The queues that jobs may start in."""
-    return advice.matching_queues(site.queues, _names(given))
-
-
-def _names(given: Configured) -> list[str]:
-    """The names or patterns of queues that files, variables and options set."""
-    return [name for name in str(given.spec.option("partition") or "").split(",") if name]
-
-
-def _queues(site: Site, given: Configured) -> Iterator[Finding]:
-    named, chosen = str(given.spec.option("partition") or ""), _chosen(site, given)
+def _queues(site: Site, given: Configured, chosen: Sequence[Queue]) -> Iterator[Finding]:
+    named = str(given.spec.option("partition") or "")
     working = [queue.name for queue in site.queues if queue.name in site.usable]
     if named and not chosen:
         hint = nearest(named, [queue.name for queue in site.queues]) or f"there are: {some(working)}"
@@ -220,7 +201,7 @@ def choose(site: Site, given: Configured) -> PE | None:
 
 def _offered(site: Site) -> list[PE]:
     """The parallel environments that a queue offers to all users."""
-    return [pe for pe in site.pes if pe.slots > 1 and not pe.users and site.carrying(pe)]
+    return [pe for pe in site.pes if pe.slots > 1 and not pe.users and carrying(site.queues, pe.name)]
 
 
 def _rank(pe: PE) -> tuple[bool, int]:
@@ -230,9 +211,8 @@ def _rank(pe: PE) -> tuple[bool, int]:
     return (not pe.control_slaves and pe.rule != "$pe_slots", order)
 
 
-def _pe(pe: PE | None, site: Site, given: Configured, everywhere: Site) -> Items:
+def _pe(pe: PE | None, site: Site, given: Configured, chosen: Sequence[Queue]) -> Items:
     named, known = given.spec.option("pe"), [one.name for one in site.pes]
-    names = _names(given)
     suitable = [one.name for one in sorted(_offered(site), key=_rank) if one.control_slaves]
     write = f"write pe = …; suitable: {some(suitable)}" if suitable else ""
     if pe is None and named is not None:
@@ -245,14 +225,13 @@ def _pe(pe: PE | None, site: Site, given: Configured, everywhere: Site) -> Items
     elif pe is None:
         hint = "ask the administrators for one: qconf -ap NAME, with control_slaves TRUE and allocation_rule $fill_up"
         yield Finding(Level.FAILURE, "pe", "there is no PE: jobs have one slot", hint)
-    elif not (queues := site.carrying(pe)) and (closed := advice.matching_queues(everywhere.carrying(pe), names)):
+    elif not (queues := carrying(site.queues, pe.name)) and (closed := carrying(chosen, pe.name)):
         what = f"all queues that offer PE {pe.name} are disabled or in error: {some([queue.name for queue in closed])}"
         yield Finding(Level.FAILURE, "pe.queues", what, write or "`qstat -f -explain E` shows why")
     elif not queues:
         hint = write or f"ask the administrators: qconf -aattr queue pe_list {pe.name} {_first_queue(site)}"
-        yield Finding(
-            Level.FAILURE, "pe.queues", f"no queue offers PE {pe.name} of {given.source('pe')} (pe_list)", hint
-        )
+        what = f"no queue offers PE {pe.name} of {given.source('pe')} (pe_list)"
+        yield Finding(Level.FAILURE, "pe.queues", what, hint)
     elif not pe.control_slaves and pe.rule != "$pe_slots":
         what = f"PE {pe.name} does not let gridtf start tasks on other hosts of a job (control_slaves FALSE)"
         hint = write or f"ask the administrators: qconf -mattr pe control_slaves TRUE {pe.name}"
@@ -280,9 +259,8 @@ def _rule(pe: PE, suitable: Sequence[str]) -> Iterator[Finding]:
         yield Finding(Level.WARNING, "pe.allocation_rule", what, hint or ask)
     elif pe.fixed and pe.fixed > 1:
         what = f"PE {pe.name} has {pe.fixed} slots on each host: a job must ask for a multiple of that (slots = …)"
-        yield Finding(
-            Level.WARNING, "pe.allocation_rule", what, f"write slots = {pe.fixed}, or a multiple, in a job file"
-        )
+        hint = f"write slots = {pe.fixed}, or a multiple, in a job file"
+        yield Finding(Level.WARNING, "pe.allocation_rule", what, hint)
 
 
 def _first_queue(site: Site) -> str:
@@ -294,7 +272,7 @@ def _first_queue(site: Site) -> str:
 
 def _gpus(resources: Sequence[Resource], name: str) -> Items:
     found = next((one for one in resources if name in (one.name, one.shortcut)), None)
-    like = [other for other in advice.like_gpus(resources) if other != name]
+    like = [other for other in offers.like_gpus(resources) if other != name]
     if found is None and like:
         comment = f"the complex has no resource `{name}`; `qhost -F {like[0]}` shows whether hosts have this one"
         setting = Setting("gpu_resource", like[0], comment)
@@ -308,11 +286,8 @@ def _gpus(resources: Sequence[Resource], name: str) -> Items:
         yield Finding(Level.WARNING, "gpus", what, hint)
     elif found.consumable == "JOB":
         better = [one.name for one in resources if one.name in like and one.consumable in ("YES", "HOST")]
-        hint = (
-            f"write gpu_resource = {toml(better[0])}"
-            if better
-            else f"ask the administrators: YES for {name} in `qconf -mc`"
-        )
+        hint = f"ask the administrators: YES for {name} in `qconf -mc`"
+        hint = f"write gpu_resource = {toml(better[0])}" if better else hint
         what = f"GPUs are resource {name}, counted per job (consumable JOB): a job with GPUs has one host"
         yield Finding(Level.WARNING, "gpus", what, hint)
     else:
@@ -321,7 +296,7 @@ def _gpus(resources: Sequence[Resource], name: str) -> Items:
 
 
 def _time(site: Site, pe: PE | None, given: Configured) -> Items:
-    queues = site.carrying(pe) if pe is not None else list(site.queues)
+    queues = carrying(site.queues, pe.name) if pe is not None else list(site.queues)
     limited = [queue for queue in queues if queue.limit is not None]
     longest = max((queue.limit or 0 for queue in limited), default=0) if len(limited) == len(queues) else None
     time = format_walltime(min(FIRST_TIME, longest or FIRST_TIME))
@@ -348,12 +323,12 @@ def _time(site: Site, pe: PE | None, given: Configured) -> Items:
 
 
 def _forced(resources: Sequence[Resource], given: Configured) -> Items:
-    requested = scheduler.parse_native(given.spec.native)
+    requested = parse_native(given.spec.native)
     forced = [one for one in resources if one.forced and one.name != "h_rt" and f"l {one.name}" not in requested]
     forced = [one for one in forced if f"l {one.shortcut}" not in requested]
     if forced:
         names = some([one.name for one in forced])
-        lines = [advice.forced_line(one.name, one.kind) for one in forced]
+        lines = [offers.forced_line(one.name, one.kind) for one in forced]
         comment = f"every job must request {names} (requestable FORCED); write what your program needs"
         setting = Setting("native", [*given.spec.native, *lines], comment)
         yield from missing("resources", f"every job must request {names} (requestable FORCED in the complex)", setting)

@@ -86,11 +86,10 @@ def _need_there(given: Sequence[str], environ: Mapping[str, str], by: str) -> No
     missing = gpus.missing(given, environ)
     if missing:
         name = by or next((name for name in gpus.SHOWING if environ.get(name)), gpus.VISIBLE)
-        raise PlacementError(
-            f"host {os.uname().nodename} has no GPU {', '.join(missing)}, which {name} there grants",
-            why=f"granted: {','.join(given)}; its GPUs: {','.join(gpus.known(environ))}",
-            hint="set by the job script, a prolog or a starter_method",
-        )
+        what = f"host {os.uname().nodename} has no GPU {', '.join(missing)}, which {name} there grants"
+        hint = "set by the job script, a prolog or a starter_method"
+        why = f"granted: {','.join(given)}; its GPUs: {','.join(gpus.known(environ))}"
+        raise PlacementError(what, why=why, hint=hint)
 
 
 def _requested_for_a_slot(environ: Mapping[str, str], resource: str) -> int:
@@ -145,9 +144,7 @@ def _claim(
             return claim
         why = f"waiting for {counted(count, 'GPU')}, {claim.free} free; {'; '.join(claim.holders)}"
         if time.monotonic() > deadline:
-            raise PlacementError(
-                f"{count} GPUs are needed on host {host}, {claim.free} of its {len(present)} are free",
-                why="; ".join(claim.holders),
-                hint="have all jobs there requested the GPUs that they use?",
-            )
+            what = f"{count} GPUs are needed on host {host}, {claim.free} of its {len(present)} are free"
+            hint = "have all jobs there requested the GPUs that they use?"
+            raise PlacementError(what, why="; ".join(claim.holders), hint=hint)
         wait(why, 0.3 + random.random() / 2)

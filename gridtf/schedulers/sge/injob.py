@@ -10,21 +10,38 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gridtf.errors import GridtfError, HostLostError, SchedulerError
 from gridtf.host import procfs
+from gridtf.host.names import same_host, short_name
 from gridtf.host.processes import signal_name
 from gridtf.host.sockets import only_listens
 from gridtf.jobspec.request import Request
 from gridtf.schedulers.agents import NEEDS_ENVIRONMENT
-from gridtf.schedulers.api import AgentCall, AgentEnd, Allocation, Host, JobIdentity, JobStatus
-from gridtf.schedulers.batch import same_host, short_name, whole
+from gridtf.schedulers.api import (
+    AgentCall,
+    AgentEnd,
+    AgentHandle,
+    Allocation,
+    GpuNeed,
+    Host,
+    JobIdentity,
+    JobStatus,
+    Parent,
+    Wait,
+)
+from gridtf.schedulers.injob import BatchInJob
 from gridtf.schedulers.sge import query
+from gridtf.schedulers.sge.commands import locate
 from gridtf.schedulers.sge.directives import slots_in_job
 from gridtf.schedulers.sge.query import PER_HOST, PER_JOB, PER_SLOT, ResourceRequest
-from gridtf.states import JobState
-from gridtf.text import counted
+from gridtf.states import AGAIN_CODE, JobState
+from gridtf.text import counted, whole
 from gridtf.values import Value
+
+if TYPE_CHECKING:
+    from gridtf.host.gpus import GpuGrant
 
 # --- which job this is -------------------------------------------------------------------------------------------
 
@@ -42,6 +59,18 @@ def identity(environ: Mapping[str, str]) -> JobIdentity:
         element=element,
         restarts=f"{environ.get('RESTARTED', '0')}-{_began(environ)}",
     )
+
+
+def this_host(environ: Mapping[str, str]) -> str:
+    """What Grid Engine calls this host: HOSTNAME, unless it is another host's, as qsub -V may copy it."""
+    name = os.uname().nodename
+    given = environ.get("HOSTNAME", name)
+    return given if same_host(given, name) else name
+
+
+def _instance(environ: Mapping[str, str]) -> str:
+    """The queue instance of the job script, such as ``all.q@n1``."""
+    return f"{environ.get('QUEUE', '')}@{this_host(environ)}"
 
 
 def _began(environ: Mapping[str, str]) -> int:
@@ -94,11 +123,9 @@ def parse_hostfile(text: str, path: str = "PE_HOSTFILE") -> tuple[HostLine, ...]
             continue
         slots = whole(words[1]) if len(words) > 1 else 1
         if slots is None:
-            raise SchedulerError(
-                f"{path}:{number}: {words[1][:80]!r} is not a number of slots",
-                why=f"the line is {line.strip()[:80]!r}",
-                hint="each line is HOST SLOTS QUEUE BINDING; has a start_proc_args of the PE rewritten the file?",
-            )
+            what = f"{path}:{number}: {words[1][:80]!r} is not a number of slots"
+            hint = "each line is HOST SLOTS QUEUE BINDING; has a start_proc_args of the PE rewritten the file?"
+            raise SchedulerError(what, why=f"the line is {line.strip()[:80]!r}", hint=hint)
         binding = words[3] if len(words) > 3 else ""
         cores = len(re.findall(r"\d+[,:]\d+", binding)) if _BINDING.fullmatch(binding) else None
         name = next((known for known in hosts if same_host(known, words[0])), words[0])
@@ -132,11 +159,10 @@ def allocated_hosts(environ: Mapping[str, str], here: str) -> tuple[HostLine, ..
     """
     path = environ.get("PE_HOSTFILE")
     if path is None and environ.get("PE"):
-        raise SchedulerError(
-            f"PE_HOSTFILE is not set on {here}, although the job has the parallel environment {environ['PE']}",
-            why="only the job script has it, not the processes that qrsh -inherit starts",
-            hint="call gridtf_run in the job script itself, gridtf_join in processes that qrsh -inherit starts",
-        )
+        what = f"PE_HOSTFILE is not set on {here}, although the job has the parallel environment {environ['PE']}"
+        hint = "call gridtf_run in the job script itself, gridtf_join in processes that qrsh -inherit starts"
+        why = "only the job script has it, not the processes that qrsh -inherit starts"
+        raise SchedulerError(what, why=why, hint=hint)
     # -binding linear:4: as many on each host. The affinity shows that the value is no other job's, as -V may copy it.
     bound = environ.get("SGE_BINDING", "").split()
     cores = len(bound) if set(bound) == {str(cpu) for cpu in os.sched_getaffinity(0)} else None
@@ -307,7 +333,6 @@ def qrsh_command(qrsh: str, host: str, call: AgentCall) -> list[str]:
 
     Args:
         qrsh: The path of qrsh.
-        host: The host.
         call: How to start an agent.
     """
     words = [*_OUTER, *call.command, host, *call.arguments]
@@ -318,7 +343,6 @@ def agent_end(host: str, pe: str, code: int, printed: Sequence[str]) -> AgentEnd
     """How the agent of a host ended.
 
     Args:
-        host: The host.
         pe: The parallel environment of the job, for hints.
         code: qrsh's exit code, or minus the signal that ended it. It is the agent's, except that qrsh exits with 0 when
             it loses the connection.
@@ -393,23 +417,22 @@ class ShepherdWatch:
 # --- the end of the walltime, and another start of the job --------------------------------------------------------
 
 
-def end_of_job(job_id: str, instance: str, walltime: int | None, started: float) -> float | None:
+def end_of_job(environ: Mapping[str, str], request: Request, started: float) -> float | None:
     """When Grid Engine will end this job: h_rt after its start. A JSV, or qalter, may have changed what was requested.
 
     Args:
-        job_id: The number of this job.
-        instance: The queue instance of its script, such as ``all.q@n1``.
-        walltime: The seconds that gridtf's options request, for a qmaster that does not answer.
+        environ: The environment of the job script.
+        request: What gridtf's options request, for a qmaster that does not answer.
         started: When the job script started, in seconds since the epoch.
 
     Returns:
         Seconds since the epoch; None for a job without h_rt.
     """
     try:
-        requested = query.job_requests(job_id, limit=_QSTAT_LIMIT)
-        seconds, _ = _time_limits(requested, instance).get("h_rt", (None, ""))
+        requested = query.job_requests(environ["JOB_ID"], limit=_QSTAT_LIMIT)
+        seconds, _ = _time_limits(requested, _instance(environ)).get("h_rt", (None, ""))
     except SchedulerError:
-        seconds = walltime
+        seconds = request.walltime
     age = _age()
     return None if seconds is None else (started if age is None else time.time() - age) + seconds
 
@@ -435,15 +458,13 @@ def _age() -> float | None:
     return procfs.age(shepherd) if shepherd is not None else None
 
 
-def why_not_again(job_id: str) -> str:
+def why_not_again(environ: Mapping[str, str]) -> str:
     """Why this job is not started again when its script exits with 99; empty where it is.
 
     Grid Engine itself does so for a job with ``-r n`` as well (seen on Son of Grid Engine 8.1.9), whose user does not
     want it.
-
-    Args:
-        job_id: The id of this job; in a job array with the element.
     """
+    job_id = identity(environ).job_id
     try:
         row = query.own_row(job_id, "prs", limit=_QSTAT_LIMIT)
         if row is not None and "d" in row.state:
@@ -461,23 +482,20 @@ def why_not_again(job_id: str) -> str:
 
 _QSTAT_LIMIT = 3.0  # seconds; KILL follows after the queue's notify time, 60 s by default
 _LIMITS = ("h_rt", "s_rt")
-_WHOLE = 1.0  # second: Grid Engine counts whole ones
-_DELIVERY = 60.0  # seconds at most between the start that h_rt counts from and that on this host
-_CONNECTING = 5.0  # seconds in which another host connects to a qrsh
+_ROUNDED_UP = 1.0  # second: Grid Engine counts whole ones
+_START_DELAY = 60.0  # seconds at most between the start that h_rt counts from and that on this host
+_CONNECT_LIMIT = 5.0  # seconds in which another host connects to a qrsh
 
 
-def termination_reason(job_id: str, instance: str) -> JobStatus | None:
+def termination_reason(environ: Mapping[str, str], parent: Parent) -> JobStatus | None:
     """After Grid Engine's warning signal: the final status of this job; None if unknown.
 
     When USR2 arrives (seen on Son of Grid Engine 8.1.9) the state is ``dr`` after qdel. It is ``r`` at a limit of time
     or memory, but may be ``dr`` by now. It is ``dr`` as well after a process of qrsh has died of a signal, as on a host
     that cannot connect back. A job that is put back into the queue gets no warning. At the end of its advance
     reservation a job is removed as by qdel -f.
-
-    Args:
-        job_id: The id of this job; in a job array with the element.
-        instance: The queue instance of its script, such as ``all.q@n1``.
     """
+    job_id, instance = identity(environ).job_id, _instance(environ)
     try:
         # all states: a job that is deleted as soon as it has started may still be in transfer to its host (dt)
         row = query.own_row(job_id, "prs", limit=_QSTAT_LIMIT)
@@ -492,9 +510,9 @@ def termination_reason(job_id: str, instance: str) -> JobStatus | None:
     except SchedulerError:
         return _deleted() if deleted else None
     age = _age()
-    ran = math.inf if age is None else age + _DELIVERY  # at most, by the clock of h_rt
+    ran = math.inf if age is None else age + _START_DELAY  # at most, by the clock of h_rt
     if deleted:
-        ran = (age or 0.0) + _WHOLE
+        ran = (age or 0.0) + _ROUNDED_UP
     for seconds, words in _time_limits(requested, instance).values():
         if seconds <= ran:
             return JobStatus(JobState.TIMEOUT, f"the walltime is over ({words})")
@@ -510,7 +528,7 @@ def _deleted() -> JobStatus:
     """Why this job is being deleted: by a user, or by Grid Engine after a host could not connect back to its qrsh."""
     for pid in procfs.children(os.getpid()):
         host = _host_of(pid)
-        if host and (procfs.age(pid) or 0.0) > _CONNECTING and only_listens(pid):
+        if host and (procfs.age(pid) or 0.0) > _CONNECT_LIMIT and only_listens(pid):
             here = os.uname().nodename
             what = f"host {host} could not connect back to qrsh on {here}, for which Grid Engine has ended the job"
             ask = f"is the address of {here} right there (`getent hosts {here}` on {host})?"
@@ -527,14 +545,84 @@ def _host_of(pid: int) -> str:
     return ""
 
 
-def suspended(job_id: str) -> bool | None:
-    """Whether this job is suspended; None when the qmaster does not answer.
-
-    Args:
-        job_id: The id of this job; in a job array with the element.
-    """
+def suspended(environ: Mapping[str, str]) -> bool | None:
+    """Whether this job is suspended; None when the qmaster does not answer."""
     try:
-        row = query.own_row(job_id, "s", limit=_QSTAT_LIMIT)
+        row = query.own_row(identity(environ).job_id, "s", limit=_QSTAT_LIMIT)
     except SchedulerError:
         return None
     return row is not None and not query.SUSPENDED.keys().isdisjoint(row.state)
+
+
+class GridEngineInJob(BatchInJob):
+    """Reads the allocation of a job of Grid Engine's, and starts its agents."""
+
+    warnings = frozenset({signal.SIGUSR1, signal.SIGUSR2})  # qsub(1), -notify: before STOP, before KILL
+    last_warnings = frozenset({signal.SIGUSR2})
+    announces_limits = True
+    # What sge_shepherd sets on each host: its temporary folder, the queue instance, resource maps.
+    host_variables = re.compile(
+        r"HOSTNAME|TMPDIR|TMP|QUEUE|ARC|SGE_(ARCH|BINARY_PATH|JOB_SPOOL_DIR|STD(IN|OUT|ERR)_PATH|HGR_.*|GPU)|"
+        r"PE_HOSTFILE"
+    )
+    start_variables = ("JOB_ID", "SGE_TASK_ID", "RESTARTED")
+    name_variable = "JOB_NAME"
+    identity = staticmethod(identity)
+    this_host = staticmethod(this_host)
+    termination_reason = staticmethod(termination_reason)
+    end_of_job = staticmethod(end_of_job)
+    why_not_again = staticmethod(why_not_again)
+    suspended = staticmethod(suspended)
+
+    def allocation(self, environ: Mapping[str, str], request: Request, wait: Wait) -> Allocation:
+        from gridtf.host import gpus
+        from gridtf.host.processes import tell
+
+        lines = allocated_hosts(environ, self.this_host(environ))
+        given = allocation(lines, request, lambda: query.job_requests(environ["JOB_ID"]))
+        for note in (
+            unused_gpus(given, request, lambda: gpus.present(environ)),
+            narrow_binding(lines),
+            other_layout(given, request, environ.get("PE", "")),
+        ):
+            if note:
+                tell(note)
+        return given
+
+    def start_agents(
+        self, allocation: Allocation, call: AgentCall, environ: Mapping[str, str]
+    ) -> Sequence[AgentHandle]:
+        """The agent of this host is forked: qrsh takes a second, and may not be allowed here (job_is_first_task)."""
+        watch = ShepherdWatch(self.this_host(environ))
+        return [*super().start_agents(allocation, call, environ), watch]
+
+    def is_exclusive(self, request: Request) -> bool:
+        # complex(5): so sites call their resource of relation EXCL
+        return any(request.native.get(f"l {name}", "").lower() in ("1", "true") for name in ("exclusive", "excl"))
+
+    def unannounced(self) -> str:
+        if shepherd_pid() is None:
+            return ""
+        return (
+            "this shell belongs to a Grid Engine job, but lacks the job's variables (qlogin): tasks run on this host "
+            "only; `qrsh -pe PE SLOTS bash` starts a shell that knows the job's hosts"
+        )
+
+    def agent_command(self, host: str, call: AgentCall, environ: Mapping[str, str]) -> Sequence[str]:
+        return qrsh_command(locate("qrsh", environ), host, call)
+
+    def agent_end(self, host: str, code: int, printed: Sequence[str]) -> AgentEnd:
+        return agent_end(host, os.environ.get("PE", ""), code, printed)
+
+    def gpu_grant(self, environ: Mapping[str, str], request: Request, need: GpuNeed, wait: Wait) -> GpuGrant:
+        resource, variable = request.options["gpu_resource"], request.options.get("gpu_variable")
+        from gridtf.schedulers.sge.gpu_grant import gpu_grant
+
+        return gpu_grant(environ, resource, need, wait, variable)
+
+    def variables_of_host(self, request: Request) -> re.Pattern[str] | None:
+        variable = request.options.get("gpu_variable")
+        return re.compile(f"{self.host_variables.pattern}|{variable}") if variable else self.host_variables
+
+    def start_again(self, environ: Mapping[str, str]) -> int | None:
+        return AGAIN_CODE

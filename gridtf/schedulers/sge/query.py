@@ -15,11 +15,12 @@ from gridtf.errors import SchedulerError
 from gridtf.files import user_name
 from gridtf.run.rundir import RUN_ROOT, run_dirs_of
 from gridtf.schedulers.api import JobIdentity, JobStatus, Plan
-from gridtf.schedulers.batch import WORST_FIRST, Answer, array_status, indices, whole
-from gridtf.schedulers.sge import scheduler
+from gridtf.schedulers.arrays import WORST_FIRST, array_status, indices
+from gridtf.schedulers.commands import Answer
+from gridtf.schedulers.sge.commands import sge
 from gridtf.schedulers.sge.directives import parse_native
 from gridtf.states import JobState
-from gridtf.text import some
+from gridtf.text import some, whole
 from gridtf.values import Value
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ _MOST_RECENT = 1000  # of the user's jobs are looked up by their log
 _JOBS, _TASKS, _LOG = ".//JB_job_number/..", ".//JAT_task_number/..", "JB_stdout_path_list//PN_path"
 # What qstat -xml has around jobs; options in ~/.sge_qstat add queues.
 _LISTS = {"queue_info", "job_info", "job_list", "Queue-List", "cluster_queue_summary"}
-_LONGEST = 100_000  # bytes of job ids: Linux allows 128 KiB in one argument of a command line
+_LONGEST_ARGUMENT = 100_000  # bytes of job ids: Linux allows 128 KiB in one argument of a command line
 # 11/21/2026 14:10:52 [7001:11]: error: can't chdir to /nowhere: No such file or directory
 _STAMP = re.compile(r"^[\d/.-]+[ T][\d:.]+ \[[^]]*\]: (error: )?")
 
@@ -96,16 +97,16 @@ def statuses(output: str, jobs: Iterable[JobIdentity]) -> dict[str, JobStatus]:
 
 
 def _qstat(*arguments: str, limit: float | None = None) -> Answer:
-    answer = scheduler.run(["qstat", "-xml", *arguments], limit=limit or scheduler.query_patience)
-    if answer.code and not scheduler.unknown_job(answer):
-        raise SchedulerError(f"qstat has failed: {scheduler.message(answer)}")
+    answer = sge.run(["qstat", "-xml", *arguments], limit=limit or sge.query_limit)
+    if answer.code and not sge.unknown_job(answer):
+        raise SchedulerError(f"qstat has failed: {sge.message(answer)}")
     return answer
 
 
 def _details(ids: Sequence[str]) -> dict[str, Detail]:
     numbers = list(dict.fromkeys(job_id.partition(".")[0] for job_id in ids))
     known: dict[str, Detail] = {}
-    most = _LONGEST // 12
+    most = _LONGEST_ARGUMENT // 12
     for first in range(0, len(numbers), most):
         answer = _qstat("-j", ",".join(numbers[first : first + most]))
         if answer.code == 0:
@@ -388,7 +389,7 @@ def ended(record: Mapping[str, str]) -> JobStatus | None:
     by = record.get("deleted_by", "NONE")  # Univa's and Altair's; Open Cluster Scheduler's from 9.1.2
     daemon = by.startswith(("execd@", "qmaster@"))  # Open Cluster Scheduler: it has enforced a limit
     if by not in ("", "NONE") and not daemon:
-        return JobStatus(JobState.CANCELLED, f"by {by}")
+        return JobStatus(JobState.CANCELLED, f"by {by}", by=by)
     killed = failed in (_KILLED, _AFTER_JOB) or (daemon and not failed)
     # 37: qmaster enforced h_rt, h_cpu, or h_vmem limit; Univa's 44: execd enforced h_rt limit
     limits = words.partition("enforced")[2] or ("any" if daemon and killed else "")
@@ -400,7 +401,7 @@ def ended(record: Mapping[str, str]) -> JobStatus | None:
         # -notify's warning before KILL has ended the script; for a limit, failed would be 37
         return JobStatus(JobState.CANCELLED, "deleted with qdel")
     if failed in (_KILLED, _AFTER_JOB):
-        return JobStatus(JobState.FAILED, _killed(code))
+        return _killed(code)
     if failed and failed != _EXIT_100:
         return JobStatus(JobState.FAILED, f"Grid Engine could not run it on {host}: {words} ({failed})")
     if code:
@@ -414,14 +415,15 @@ def _code(text: str) -> int:
     return int(match[0]) if match else 0
 
 
-def _killed(code: int) -> str:
+def _killed(code: int) -> JobStatus:
     try:
         name = signal.Signals(code - 128).name
     except ValueError:
-        return f"it was killed (exit code {code})"
+        return JobStatus(JobState.FAILED, f"it was killed (exit code {code})")
     # Son of Grid Engine records the same for all of these causes
     why = ": by qdel, for a limit of its queue, or by a user on its host" if name == "SIGKILL" else ""
-    return f"it was killed by {name}{why}"
+    killed = f"killed by {name}{why}"
+    return JobStatus(JobState.FAILED, f"it was {killed}", killed=killed)
 
 
 def _over_a_limit(record: Mapping[str, str], limits: str) -> JobStatus | None:
@@ -518,9 +520,9 @@ def accounting(jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
         number, _, element = job.job_id.partition(".")
         which = ["-j", number, *(["-t", element] if element else [])]
         try:
-            answer = scheduler.run(["qacct", "-m", *which], limit=remaining)  # -m: no records of tasks on other hosts
+            answer = sge.run(["qacct", "-m", *which], limit=remaining)  # -m: no records of tasks on other hosts
             if answer.code and "not found" not in answer.err:  # older versions have no -m
-                answer = scheduler.run(["qacct", *which], limit=max(0.1, until - time.monotonic()))
+                answer = sge.run(["qacct", *which], limit=max(0.1, until - time.monotonic()))
         except SchedulerError:
             break
         status = accounted_status(blocks(answer.out), job) if answer.code == 0 else None
@@ -663,7 +665,7 @@ def forbids_reschedule(*, limit: float) -> bool:
     Raises:
         SchedulerError: When the qmaster does not answer.
     """
-    shown = scheduler.run(["qconf", "-sconf"], limit=limit).out
+    shown = sge.run(["qconf", "-sconf"], limit=limit).out
     return re.search(r"(?i)\bFORBID_RESCHEDULE=(true|1)\b", shown) is not None
 
 
@@ -682,7 +684,7 @@ def run_dirs(job_id: str) -> list[Path]:
     Raises:
         SchedulerError: When the qmaster does not answer.
     """
-    answer = scheduler.run(["qstat", "-j", job_id.partition(".")[0]], limit=20.0)
+    answer = sge.run(["qstat", "-j", job_id.partition(".")[0]], limit=20.0)
     values = {} if answer.code else dict(re.findall(r"^(\w+): +(\S.*?) *$", answer.out, re.MULTILINE))
     log = values.get("stdout_path_list", "").rpartition(":")[2]  # NONE:NONE:/runs/x/job.log
     folders = run_dirs_of(Path(log)) if log else []

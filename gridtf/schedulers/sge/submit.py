@@ -21,14 +21,15 @@ from typing import Any
 from gridtf.errors import SchedulerError, UsageError
 from gridtf.host import processes
 from gridtf.schedulers.api import JobIdentity, Plan, SubmitResult
-from gridtf.schedulers.batch import Answer, NoAnswerError, run_command, whole
-from gridtf.schedulers.sge import scheduler
-from gridtf.values import Value
+from gridtf.schedulers.commands import Answer, NoAnswerError, run_command
+from gridtf.schedulers.login import CommandLogin
+from gridtf.schedulers.sge.commands import sge
+from gridtf.text import whole
 
 WAY = "GRIDTF_SGE_SUBMIT"  # auto (the default), drmaa, qsub
 
-_LOADING = 20  # seconds to load libdrmaa, which may lie on a slow file server
-_FORCE = 90.0  # seconds; qdel -f first tries 60 s without force
+_LOAD_LIMIT = 20  # seconds to load libdrmaa, which may lie on a slow file server
+_FORCED_QDEL_LIMIT = 90.0  # seconds; qdel -f first tries 60 s without force
 _DEBIAN = "/usr/lib/gridengine-drmaa/lib"
 _LIBRARIES = ("libdrmaa.so.1.0", "libdrmaa.so.1", "libdrmaa.so")
 # Debian's libdrmaa needs jemalloc, which takes more static thread-local storage than glibc reserves by default.
@@ -49,32 +50,11 @@ class _HangsError(_NoDrmaaError):
     """Loading libdrmaa takes too long."""
 
 
-class SessionRequest(Value):
-    """What drmaa_session is to submit, and how.
-
-    Attributes:
-        native: DRMAA's native specification: drmaa_attributes(3).
-        tasks: First element, last element and step of a job array; empty for a single job.
-        libraries: Paths or names of libdrmaa, in the order to try.
-        loading: Seconds in which a library must be loaded.
-        path: The session's sys.path.
-        environ: Values to restore before the job is submitted, of variables that are set for the start of the session;
-            None: not set.
-    """
-
-    native: str
-    tasks: tuple[int, ...]
-    libraries: tuple[str, ...]
-    loading: int
-    path: tuple[str, ...]
-    environ: Mapping[str, str | None]
-
-
-def submit(plan: Plan, by_qsub: Callable[[Plan], SubmitResult]) -> SubmitResult:
+def submit(login: CommandLogin, plan: Plan, by_qsub: Callable[[Plan], SubmitResult]) -> SubmitResult:
     """Submit a plan's script by DRMAA or by qsub.
 
     Args:
-        plan: The submission.
+        login: Grid Engine on the login node.
         by_qsub: Submits it by qsub.
 
     Returns:
@@ -90,13 +70,12 @@ def submit(plan: Plan, by_qsub: Callable[[Plan], SubmitResult]) -> SubmitResult:
     notes: tuple[str, ...] = ()
     if way != "qsub":
         try:
-            return _marked(_by_drmaa(plan), "drmaa")
+            return _marked(_by_drmaa(login, plan), "drmaa")
         except _NoDrmaaError as error:
             if way == "drmaa":
-                raise SchedulerError(
-                    f"DRMAA cannot be used: {error}",
-                    hint=f"set DRMAA_LIBRARY_PATH to the path of libdrmaa.so, or {WAY}=qsub to submit without DRMAA",
-                ) from None
+                what = f"DRMAA cannot be used: {error}"
+                hint = f"set DRMAA_LIBRARY_PATH to the path of libdrmaa.so, or {WAY}=qsub to submit without DRMAA"
+                raise SchedulerError(what, hint=hint) from None
             if isinstance(error, _HangsError) or os.environ.get("DRMAA_LIBRARY_PATH"):
                 notes = (f"submitted by qsub, because DRMAA cannot be used: {error}",)
     return _marked(by_qsub(plan), "qsub", notes)
@@ -115,31 +94,31 @@ def parse_job_id(output: str) -> str:
 # --- by DRMAA ----------------------------------------------------------------------------------------------------
 
 
-def _by_drmaa(plan: Plan) -> SubmitResult:
+def _by_drmaa(login: CommandLogin, plan: Plan) -> SubmitResult:
     if find_spec("drmaa") is None:
         raise _NoDrmaaError("the Python package drmaa is not installed (pip install drmaa)")
-    command, patience = scheduler.submit_command(plan), scheduler.submit_patience
-    request = SessionRequest(
-        native=native_specification(command),
-        tasks=task_range(plan.request.elements),
-        libraries=tuple(libraries(os.environ)),
-        loading=_LOADING,
-        path=tuple(sys.path),
-        environ={name: os.environ.get(name) for name in ("DRMAA_LIBRARY_PATH", "GLIBC_TUNABLES", "LC_ALL")},
-    )
-    session = [plan.python, "-I", "-S", str(Path(__file__).with_name("drmaa_session.py")), json.dumps(vars(request))]
+    command, patience = login.submit_command(plan), sge.submit_limit
+    request = {
+        "native": native_specification(command),
+        "tasks": task_range(plan.request.elements),
+        "libraries": [*libraries(os.environ)],
+        "loading": _LOAD_LIMIT,
+        "path": sys.path,
+        "environ": {name: os.environ.get(name) for name in ("DRMAA_LIBRARY_PATH", "GLIBC_TUNABLES", "LC_ALL")},
+    }
+    session = [plan.python, "-I", "-S", str(Path(__file__).with_name("drmaa_session.py")), json.dumps(request)]
     environ = {**os.environ, **session_environment(os.environ)}
     try:
         answer = run_command(session, limit=patience, environ=environ, text=plan.script)
     except NoAnswerError as error:
         if "submitting" in messages(error.out):
-            return scheduler.look_for(plan, f"DRMAA has not answered within {patience:g} s")
-        raise scheduler.no_answer(f"DRMAA has not answered within {patience:g} s") from None
+            return login.look_for(plan, f"DRMAA has not answered within {patience:g} s")
+        raise sge.no_answer(f"DRMAA has not answered within {patience:g} s") from None
     reported = messages(answer.out)
     if "job_id" in reported:  # whatever happened to the session after that
         return SubmitResult(JobIdentity(str(reported["job_id"])))
     if answer.code == -signal.SIGALRM and "loaded" not in reported:
-        raise _HangsError(f"libdrmaa has not been loaded within {_LOADING} s; {WAY}=qsub avoids the wait")
+        raise _HangsError(f"libdrmaa has not been loaded within {_LOAD_LIMIT} s; {WAY}=qsub avoids the wait")
     if "unloadable" in reported:
         raise _NoDrmaaError(reported["unloadable"])
     if "failed" in reported:
@@ -148,9 +127,9 @@ def _by_drmaa(plan: Plan) -> SubmitResult:
         failed = " ".join(str(reported["failed"]).split())
         if os.fsdecode(SCRIPT) in failed:  # error opening /proc/self/fd/0: No such file or directory
             raise _NoDrmaaError(failed)
-        return scheduler.not_submitted(plan, Answer(1, "", failed))
+        return login.not_submitted(plan, Answer(1, "", failed))
     if "submitting" in reported:
-        return scheduler.look_for(plan, f"DRMAA's session has {_ended(answer.code)}")
+        return login.look_for(plan, f"DRMAA's session has {_ended(answer.code)}")
     raise _NoDrmaaError(f"its session has {_ended(answer.code)}: {answer.last_line}")
 
 
@@ -248,21 +227,19 @@ def cancel_by_force(job: JobIdentity, command: Sequence[str]) -> None:
     """Remove a job whose hosts do not answer, which only some users may do.
 
     Args:
-        job: The job.
         command: The qdel command.
 
     Raises:
         SchedulerError: When this user may not, or the qmaster does not answer.
     """
     if may_force():
-        answer = scheduler.run(command, limit=_FORCE)
-        if not answer.code or scheduler.unknown_job(answer):
+        answer = sge.run(command, limit=_FORCED_QDEL_LIMIT)
+        if not answer.code or sge.unknown_job(answer):
             return
-    raise SchedulerError(
-        f"job {job.job_id} is marked as deleted, but its hosts do not report that it has ended",
-        why="only managers of Grid Engine may remove it by force, unless qmaster_params has ENABLE_FORCED_QDEL",
-        hint=f"it ends when its hosts are back; an administrator can remove it now with `qdel -f {job.job_id}`",
-    )
+    what = f"job {job.job_id} is marked as deleted, but its hosts do not report that it has ended"
+    hint = f"it ends when its hosts are back; an administrator can remove it now with `qdel -f {job.job_id}`"
+    why = "only managers of Grid Engine may remove it by force, unless qmaster_params has ENABLE_FORCED_QDEL"
+    raise SchedulerError(what, why=why, hint=hint)
 
 
 def may_force() -> bool:
@@ -271,12 +248,12 @@ def may_force() -> bool:
     Returns:
         True also where qconf is refused: then qdel has to be tried.
     """
-    answer = scheduler.run(["qconf", "-sconf"], limit=scheduler.submit_patience)
+    answer = sge.run(["qconf", "-sconf"], limit=sge.submit_limit)
     if answer.code or _MAY_FORCE.search(answer.out):
         return True
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return True
-    lists = (scheduler.run(["qconf", option], limit=scheduler.submit_patience) for option in ("-sm", "-so"))
+    lists = (sge.run(["qconf", option], limit=sge.submit_limit) for option in ("-sm", "-so"))
     return any(user in answer.out.split() for answer in lists)

@@ -1,223 +1,25 @@
-"""What Slurm would refuse or never start, reported before submission with what the site offers instead."""
+"""What Slurm would refuse or never start, reported before submission with what the site offers instead.
+
+sbatch --test-only decides; its answer is translated with what the site has. Only a walltime above the partition's limit
+and what the environment overrides are found here, since sbatch accepts them without a word.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Mapping, Sequence
 
 from gridtf.errors import SchedulerError, SpecError, nearest
 from gridtf.files import user_name
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.units import format_walltime, parse_memory, parse_nodes, parse_walltime
 from gridtf.schedulers.api import Plan
-from gridtf.schedulers.batch import whole
-from gridtf.schedulers.slurm import submit
-from gridtf.text import counted, toml
+from gridtf.schedulers.slurm import offers, submit
+from gridtf.schedulers.slurm.commands import complaint, slurm
+from gridtf.schedulers.slurm.offers import Nodes, Partition, list_partitions, parsed, show_gpus, show_walltime
+from gridtf.text import counted, toml, whole
 from gridtf.values import Value
-
-if TYPE_CHECKING:
-    from gridtf.schedulers.slurm import Slurm
-
-Parsed = TypeVar("Parsed")
-Default = TypeVar("Default")
-
-# --- what the site offers: sinfo(1) ------------------------------------------------------------------------------
-
-# sinfo(1), --format. --exact: nodes are grouped only when their configurations are identical.
-_SINFO = ("sinfo", "--noheader", "--all", "--exact", "--format=%P|%a|%l|%s|%D|%T|%c|%m|%G|%N")
-_WORKS = frozenset({"idle", "mixed", "allocated", "completing", "planned", "blocked"})
-# gpu:4   gpu:a100:4(S:0-1)   tpu:2,gpu:v100:8
-_GRES = re.compile(r"(?:^|,)([^:,()]+)(?::([^:,()]+))?:(\d{1,18})(?=[(,]|$)", re.ASCII)
-
-
-class Nodes(Value):
-    """Nodes of a partition with the same configuration and state: one line of sinfo.
-
-    Attributes:
-        names: Hostlist of the nodes, such as ``n[1-4]``.
-        count: Number of nodes.
-        state: State as sinfo(1) prints it, such as ``idle`` or ``down*``; the star means not responding.
-        cpus: CPUs of each node.
-        mem: Memory of each node in MiB.
-        gres: Generic resources of each node: (name, type), such as ("gpu", "a100"), -> number; the type may be empty.
-    """
-
-    names: str
-    count: int
-    state: str
-    cpus: int
-    mem: int
-    gres: Mapping[tuple[str, str], int]
-
-    @property
-    def works(self) -> bool:
-        """Whether jobs can run on these nodes, now or when other jobs have ended."""
-        return "*" not in self.state and self.state.rstrip("~#!%$@^-+") in _WORKS
-
-    def gpus(self, kind: str = "") -> int:
-        """Number of GPUs of each node: of this type, or of all types if it is empty."""
-        return sum(number for (name, own), number in self.gres.items() if name == "gpu" and kind in ("", own))
-
-
-class Partition(Value):
-    """A partition of the site.
-
-    Attributes:
-        name: Name of the partition.
-        default: Whether jobs that name no partition run in it.
-        up: Availability as sinfo(1) prints it: ``up``, ``down``, ``drain`` or ``inact``.
-        limit: Longest walltime of a job in seconds; None: no limit.
-        most_nodes: Most nodes of one job; None: no limit.
-        nodes: Nodes of the partition, grouped by configuration and state.
-    """
-
-    name: str
-    default: bool
-    up: str
-    limit: int | None
-    most_nodes: int | None
-    nodes: tuple[Nodes, ...]
-
-    @property
-    def size(self) -> int:
-        """Number of nodes in any state."""
-        return sum(group.count for group in self.nodes)
-
-    def fitting(self, fits: Callable[[Nodes], bool]) -> int:
-        """Number of nodes in any state for which fits returns True."""
-        return sum(group.count for group in self.nodes if fits(group))
-
-    def most(self, of: Callable[[Nodes], int]) -> int:
-        """Largest value of ``of`` among the nodes, such as the most CPUs of a node; 0 without nodes."""
-        return max((of(group) for group in self.nodes), default=0)
-
-
-def query_partitions(slurm: Slurm, *, limit: float | None = None, clusters: Sequence[str] = ()) -> list[Partition]:
-    """Query sinfo for the partitions of this site.
-
-    Args:
-        slurm: The scheduler, which runs the command.
-        clusters: The clusters; empty: the one that commands ask by default.
-        limit: Seconds that sinfo may take; None: as any question to the queue.
-
-    Returns:
-        All partitions, in sinfo's order.
-
-    Raises:
-        SchedulerError: When sinfo fails or the controller does not answer.
-    """
-    which = [f"--clusters={','.join(clusters)}"] * bool(clusters)
-    return parse_partitions(slurm.printed([*_SINFO, *which], limit=limit or slurm.query_patience))
-
-
-def parse_partitions(text: str) -> list[Partition]:
-    """Parse the output of sinfo.
-
-    Args:
-        text: Lines such as ``gpu*|up|7-00:00:00|1-infinite|4|idle|8|16000|gpu:4|n[1-4]``, in the format of _SINFO; the
-            star marks the default partition. Other lines are skipped.
-
-    Returns:
-        The partitions, in the order of their first lines.
-    """
-    rows: dict[str, list[list[str]]] = {}
-    for line in text.splitlines():
-        words = [word.strip() for word in line.split("|")]
-        if len(words) == 10:
-            rows.setdefault(words[0], []).append(words)
-    return [
-        Partition(
-            name=name.removesuffix("*"),
-            default=name.endswith("*"),
-            up=lines[0][1],
-            limit=_seconds(lines[0][2]),
-            most_nodes=_number(lines[0][3].rpartition("-")[2]),
-            nodes=tuple(
-                Nodes(names, _number(count) or 0, state, _number(cpus) or 0, _number(mem) or 0, _gres(gres))
-                for _, _, _, _, count, state, cpus, mem, gres, names in lines
-                if _number(count)
-            ),
-        )
-        for name, lines in rows.items()
-    ]
-
-
-def _number(text: str) -> int | None:
-    """Parse a number of sinfo's: ``8``, ``512000+``, or ``1.50K``, its short form of large ones."""
-    match = re.fullmatch(r"(\d{1,18}(?:\.\d+)?)([KMGT]?)\+?", text, re.ASCII)
-    return int(float(match[1]) * 1024 ** " KMGT".index(match[2] or " ")) if match else None
-
-
-def _gres(text: str) -> dict[tuple[str, str], int]:
-    found: dict[tuple[str, str], int] = {}
-    for name, kind, count in _GRES.findall(text):
-        found[name, kind] = found.get((name, kind), 0) + int(count)
-    return found
-
-
-def list_partitions(site: Iterable[Partition], more: Callable[[Partition], str] = lambda partition: "") -> str:
-    """List partitions in one line, for messages.
-
-    Args:
-        site: The partitions.
-        more: Returns a note on a partition, or "" for none.
-
-    Returns:
-        Names with notes: ``gpu (4 each), cpu``; a partition without a note is marked if it is the default:
-        ``gpu (default), cpu``.
-    """
-    words = []
-    for partition in site:
-        note = more(partition) or ("default" if partition.default else "")
-        words.append(f"{partition.name} ({note})" if note else partition.name)
-    return ", ".join(words)
-
-
-def show_walltime(partition: Partition) -> str:
-    """Walltime limit of a partition, in the syntax of a job file."""
-    return "no limit" if partition.limit is None else format_walltime(partition.limit)
-
-
-def show_gpus(partition: Partition) -> str:
-    """GPUs of a partition's nodes, for messages: ``4 each``, ``2 to 4 each``, ``4 a100 each``; empty without GPUs."""
-    kinds = sorted({kind for group in partition.nodes for name, kind in group.gres if name == "gpu"})
-    return " or ".join(_each(partition, kind) for kind in kinds)
-
-
-def _each(partition: Partition, kind: str) -> str:
-    return f"{_number_of_gpus(partition, kind)}{f' {kind}' if kind else ''} each"
-
-
-def _number_of_gpus(partition: Partition, kind: str) -> str:
-    has = sorted({count for group in partition.nodes if (count := group.gres.get(("gpu", kind), 0))})
-    return f"{has[0]}" if len(has) == 1 else f"{has[0]} to {has[-1]}"
-
-
-def gpus_per_node(partition: Partition) -> str:
-    """GPUs of a partition's nodes as a phrase: ``4 GPUs per node``, ``1 to 4 a100 GPUs per node``; empty without."""
-    kinds = sorted({kind for group in partition.nodes for name, kind in group.gres if name == "gpu"})
-    each = [f"{_number_of_gpus(partition, kind)}{f' {kind}' if kind else ''}" for kind in kinds]
-    return f"{' or '.join(each)} {'GPU' if each == ['1'] else 'GPUs'} per node" if each else ""
-
-
-def describe(partition: Partition) -> str:
-    """What one job may have in a partition: ``4 GPUs per node, up to 00:30:00``."""
-    limit = "no time limit" if partition.limit is None else f"up to {show_walltime(partition)}"
-    return ", ".join(filter(None, (gpus_per_node(partition), limit)))
-
-
-def unusable_nodes(chosen: Sequence[Partition]) -> str:
-    """List the nodes of these partitions that jobs cannot use now: ``n[1-2] down, n3 drained``; empty: none."""
-    words = [
-        f"{group.names} {group.state.rstrip('*')}{' (not responding)' if '*' in group.state else ''}"
-        for partition in chosen
-        for group in partition.nodes
-        if not group.works
-    ]
-    return ", ".join(dict.fromkeys(words))
-
 
 # --- what the job requests; pure ---------------------------------------------------------------------------------
 
@@ -236,7 +38,7 @@ _VARIABLES = {name.lower().replace("_", "-"): f"SBATCH_{name}" for name in _SAME
 # Options that sbatch copies from the first component of a heterogeneous job to the others.
 _COPIED = ("time", "account", "qos", "mem")
 # 2, gpu:2, a100:2, gpu:2080ti:2, gpu:1g.10gb:1; gres/gpu:2
-_GPU_OPTION = re.compile(r"(?:gres[:/])?(?:gpu:)?(?:([^:,]+):)?(\d{1,18})", re.ASCII)
+_GPU_OPTION = re.compile(r"(?:gres[:/])?(?:gpu:)?(?:([^:,{}]+):)?(\d{1,18})", re.ASCII)
 
 
 class ComponentRequest(Value):
@@ -270,32 +72,25 @@ class ComponentRequest(Value):
 
 
 def component_requests(plan: Plan, environ: Mapping[str, str]) -> tuple[ComponentRequest, ...]:
-    """Work out what each component of a job requests.
+    """Work out what each component of a job requests, from the lines and the variables that sbatch reads.
 
     Args:
-        plan: The submission.
-        environ: The environment of sbatch. Its variables override the user's raw options, and both override the plan's
-            request.
+        environ: The environment of sbatch. Its variables override the lines of all components.
 
     Returns:
         One request for each component, the one with the training tasks first.
     """
-    request = plan.request
     variables = variables_of(environ)
-    options = {**request.native, **{option: environ[name] for option, name in variables.items()}}
-    keys = {**dict.fromkeys(request.native, "native"), **variables}
-    found = [_first(plan, options, keys)]
-    for component in request.components[1:]:
-        own = {option: value for option, value in options.items() if option in (*_COPIED, *variables)}
-        found.append(
-            ComponentRequest(
-                partitions=_partitions(own, component.partition),
-                cpus=component.cpus or 1,
-                mem=max(component.mem or 0, _mib(own.get("mem"))),
-                time=_seconds(own["time"]) if "time" in own else request.walltime,
-                keys={**_component_keys(component.types[0], plan.spec), **{option: keys[option] for option in own}},
-            )
-        )
+    overriding = {option: environ[name] for option, name in variables.items()}
+    named = {**dict.fromkeys(plan.request.native, "native"), **variables}
+    lines = "\n".join(submit.directives(plan)).split("\nhetjob\n")
+    first, *others = (submit.parse_native(part.splitlines()) for part in lines)
+    found = [_requested({**first, **overriding}, {**_job_keys(plan.spec), **named})]
+    copied = {option: first[option] for option in _COPIED if option in first}
+    keys = {option: key for option, key in named.items() if option in (*_COPIED, *variables)}
+    for component, own in zip(plan.request.components[1:], others, strict=True):
+        own_keys = {**_component_keys(component.types[0], plan.spec), **keys}
+        found.append(_requested({**copied, **own, **overriding}, own_keys))
     return tuple(found)
 
 
@@ -308,7 +103,6 @@ def overridden(plan: Plan, environ: Mapping[str, str]) -> list[str]:
     """Notes on the options of a plan that the environment overrides.
 
     Args:
-        plan: The submission.
         environ: The environment of sbatch.
 
     Raises:
@@ -327,31 +121,28 @@ def overridden(plan: Plan, environ: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _first(plan: Plan, options: Mapping[str, str], keys: Mapping[str, str]) -> ComponentRequest:
-    request = plan.request
-    options = {**{option: f"{mib}M" for option, mib in submit.memory(request).items()}, **options}
-    gpu_type, gpus, gpu_option = _gpus(options, request.gpus_per_node)
-    tasks = whole(options.get("ntasks-per-node", "")) or request.tasks_per_node
-    task_cpus = whole(options.get("cpus-per-task", "")) or submit.cpus_per_task(request) or 1
-    mem, per_gpu, per_cpu = (_mib(options.get(option)) for option in ("mem", "mem-per-gpu", "mem-per-cpu"))
-    keys = {**_job_keys(plan.spec), **keys}
+def _requested(options: Mapping[str, str], keys: Mapping[str, str]) -> ComponentRequest:
+    """What a component requests by its options. Values that cannot be parsed are left for sbatch to refuse."""
+    gpu_type, gpus, gpu_option = _gpus(options)
+    tasks = whole(options.get("ntasks-per-node", "")) or 1
+    cpus = tasks * (whole(options.get("cpus-per-task", "")) or 1)
+    sizes = ("mem", "mem-per-gpu", "mem-per-cpu")
+    mem, per_gpu, per_cpu = (parsed(parse_memory, options.get(size)) or 0 for size in sizes)
     return ComponentRequest(
-        partitions=_partitions(options, request.components[0].partition),
-        nodes=_parsed(parse_nodes, options["nodes"], (1, 1))[0] if "nodes" in options else request.allocated_nodes[0],
+        partitions=tuple(name for name in options.get("partition", "").split(",") if name),
+        nodes=(parsed(parse_nodes, options.get("nodes")) or (1, 1))[0],
         gpus=gpus,
         gpu_type=gpu_type,
-        cpus=tasks * task_cpus,
+        cpus=cpus,
         tasks=tasks,
-        mem=max(mem, gpus * per_gpu, tasks * task_cpus * per_cpu),
-        time=_seconds(options["time"]) if "time" in options else request.walltime,
+        mem=max(mem, gpus * per_gpu, cpus * per_cpu),
+        time=parsed(parse_walltime, options.get("time")),
         keys={**keys, "gpus": keys.get(gpu_option, gpu_option)},
     )
 
 
-def _gpus(options: Mapping[str, str], requested: int) -> tuple[str, int, str]:
-    """(type, GPUs per node, the option that sets them). requested: GPUs per node of the plan's request."""
-    if "gpus-per-node" not in options and requested:
-        return "", requested, "gpus-per-node"
+def _gpus(options: Mapping[str, str]) -> tuple[str, int, str]:
+    """(type, GPUs per node, the option that sets them)."""
     for option in ("gpus-per-node", "gres"):
         match = _GPU_OPTION.fullmatch(options.get(option, ""))
         if match and (option != "gres" or "gpu" in match[0]):
@@ -381,35 +172,14 @@ def _component_keys(task_type: str, spec: JobSpec) -> dict[str, str]:
     }
 
 
-def _partitions(options: Mapping[str, str], requested: str | None) -> tuple[str, ...]:
-    return tuple(name for name in options.get("partition", requested or "").split(",") if name)
-
-
-# Values that cannot be parsed are left for sbatch to refuse.
-
-
-def _parsed(parse: Callable[[str], Parsed], text: str | None, default: Default) -> Parsed | Default:
-    try:
-        return parse(text or "")
-    except ValueError:
-        return default
-
-
-def _mib(text: str | None) -> int:
-    return _parsed(parse_memory, text, 0)
-
-
-def _seconds(text: str) -> int | None:
-    """Parse a walltime; None for UNLIMITED, and for infinite and n/a, which sinfo prints."""
-    return _parsed(parse_walltime, text, None)
-
-
 # --- comparing both, with the output of sbatch --test-only ------------------------------------------------------
 
 # Messages of sbatch are recognized by key phrases, since they differ between versions.
 _BAD_PARTITION = re.compile(r"invalid partition specified: (\S+)|invalid partition name", re.IGNORECASE)
-_CLOSED = re.compile(r"partition not available|partition.* (inactive|drain)", re.IGNORECASE)
-_NOT_PERMITTED = re.compile(r"(group|account|qos) not permitted to use this partition", re.IGNORECASE)
+_NOT_OPEN = re.compile(
+    r"partition not available|partition.* (?:inactive|drain)|(group|account|qos) not permitted to use this partition",
+    re.IGNORECASE,
+)
 _SHAPE = re.compile(
     r"node configuration is not available|node count specification|time limit is invalid|generic resource|"
     r"more processors requested|memory specification|cpu count|unable to satisfy",
@@ -429,11 +199,10 @@ _OTHERS = (
 )
 
 
-def check(slurm: Slurm, plan: Plan, *, limit: float | None = None) -> tuple[str, ...]:
+def check(plan: Plan, *, limit: float | None = None) -> tuple[str, ...]:
     """Check with sbatch --test-only, and against the site's partitions, whether Slurm would accept and start a job.
 
     Args:
-        slurm: The scheduler, which runs the commands.
         plan: The submission, with its script.
         limit: Seconds that each command may take; None: as any question to the queue.
 
@@ -444,7 +213,7 @@ def check(slurm: Slurm, plan: Plan, *, limit: float | None = None) -> tuple[str,
         SpecError: When the job requests what the site does not have; it names the key of the job file.
         SchedulerError: When sbatch does not answer, or refuses the job for another reason.
     """
-    limit = limit or slurm.query_patience
+    limit = limit or slurm.query_limit
     notes = overridden(plan, os.environ)
     answer = slurm.run(["sbatch", "--test-only"], limit=limit, text=plan.script)
     requests = component_requests(plan, os.environ)
@@ -452,12 +221,11 @@ def check(slurm: Slurm, plan: Plan, *, limit: float | None = None) -> tuple[str,
     if answer.code == 0 and all(request.time is None for request in requests):
         return tuple(notes)
     try:
-        partitions = query_partitions(slurm, limit=limit, clusters=submit.clusters(plan, os.environ))
+        partitions = offers.query_partitions(limit=limit, clusters=submit.clusters(plan, os.environ))
     except SchedulerError:  # such as with PrivateData=partitions
         partitions = []
-    output = f"{answer.err}\n{answer.out}"
-    available = _available(slurm, output) if answer.code else ""
-    return (*notes, *judge(requests, answer.code, output, partitions, available=available))
+    available = _available(answer.text) if answer.code else ""
+    return (*notes, *judge(requests, answer.code, answer.text, partitions, available=available))
 
 
 def judge(
@@ -485,17 +253,17 @@ def judge(
         SchedulerError: When Slurm refuses the job for another reason.
     """
     # sbatch marks most of its errors, but not all
-    message = submit.complaint(output) or "; ".join(filter(None, output.splitlines())) or f"exit code {code}"
+    message = complaint(output) or "; ".join(filter(None, output.splitlines())) or f"exit code {code}"
     shape = _SHAPE.search(output) is not None
     for request in requests:
-        _refuse(request, partitions, [_too_long, *([_too_large, _too_much] if code and shape else [])])
+        _refuse(request, partitions, [_too_long, *([_too_much] if code and shape else [])])
     if code == 0:
         return tuple(note for request in requests if (note := _closed_now(_chosen(request, partitions))))
     for request in requests:
         _refuse_partition(request, output, message, partitions)
     if shape:
         chosen = [partition for request in requests for partition in _chosen(request, partitions)]
-        if unusable := unusable_nodes(chosen):
+        if unusable := offers.unusable_nodes(chosen):
             return (f"the job waits for nodes that cannot be used now: {unusable}",)
     if _NOT_YET.search(output) and any("reservation" in request.keys for request in requests):
         return ("the job waits until its reservation begins",)
@@ -503,28 +271,21 @@ def judge(
         if re.search(phrase, output, re.IGNORECASE):
             key = option if option in ("account", "native") else "native"
             raise SpecError(requests[0].keys.get(option, key), message, hint=available or hint)
-    offers = "; ".join(_offer(partition) for partition in partitions)
-    raise SchedulerError(f"Slurm would refuse this job: {message}", hint=f"the site has {offers}" if offers else "")
+    site = "; ".join(f"{one.name}: {counted(one.size, 'node')}, {offers.describe(one)}" for one in partitions)
+    raise SchedulerError(f"Slurm would refuse this job: {message}", hint=f"the site has {site}" if site else "")
 
 
-def _available(slurm: Slurm, output: str) -> str:
+def _available(output: str) -> str:
     """The accounts or QOS that the user may use, when sbatch has refused one; empty where sacctmgr lists none."""
     invalid = re.search(r"invalid (account|qos)", output, re.IGNORECASE)
-    if invalid is None:
-        return ""
-    return list_available(associations(slurm, invalid[1].lower(), limit=5.0))
-
-
-def list_available(names: Sequence[str] | None) -> str:
-    """A hint that lists the user's accounts or QOS; empty where none are known."""
+    names = associations(invalid[1].lower(), limit=5.0) if invalid else None
     return f"available to you: {', '.join(names)}" if names else ""
 
 
-def associations(slurm: Slurm, column: str, *, limit: float) -> list[str] | None:
+def associations(column: str, *, limit: float) -> list[str] | None:
     """Query sacctmgr for what the user's associations have in a column.
 
     Args:
-        slurm: The scheduler, which runs the command.
         column: ``account`` or ``qos``.
         limit: Seconds that sacctmgr may take.
 
@@ -545,28 +306,20 @@ def _chosen(request: ComponentRequest, partitions: Sequence[Partition]) -> list[
 
 
 def _refuse_partition(request: ComponentRequest, output: str, message: str, partitions: Sequence[Partition]) -> None:
-    key = request.key("partition")
-    named = ",".join(request.partitions)
-    names = [partition.name for partition in partitions]
+    """Raise SpecError where sbatch refuses the partition: it does not exist, takes no jobs now, or not this user's."""
+    named, names = ",".join(request.partitions), [partition.name for partition in partitions]
     unknown = [name for name in request.partitions if name not in names]
-    chosen = _chosen(request, partitions)
-    others = [partition for partition in partitions if partition not in chosen]
     if unknown and names and _BAD_PARTITION.search(output):
-        raise SpecError(
-            key,
-            f"there is no partition {unknown[0]!r}",
-            why=nearest(unknown[0], names),
-            hint=f"this site has: {list_partitions(partitions)}",
-        )
-    closed = [partition for partition in chosen if partition.up not in ("up", "down")]
-    if closed and _CLOSED.search(output):
-        accepting = list_partitions(partition for partition in others if partition.up == "up")
-        what = f"partition {closed[0].name} accepts no jobs now ({closed[0].up})"
-        raise SpecError(key, what, hint=f"write partition = …; these do: {accepting}")
-    if barred := _NOT_PERMITTED.search(output):
-        key = {"account": request.key("account"), "qos": request.key("qos")}.get(barred[1].lower(), key)
+        hint = f"this site has: {list_partitions(partitions)}"
+        what = f"there is no partition {unknown[0]!r}"
+        raise SpecError(request.key("partition"), what, why=nearest(unknown[0], names), hint=hint)
+    if refused := _NOT_OPEN.search(output):
+        chosen = _chosen(request, partitions)
+        others = list_partitions(one for one in partitions if one not in chosen and one.up == "up")
+        key = who if (who := (refused[1] or "").lower()) in ("account", "qos") else "partition"
         why = f"partition {named}" if named else "no partition is named, so it is the default one"
-        raise SpecError(key, message, why=why, hint=f"write partition = …; others: {list_partitions(others)}")
+        hint = f"write partition = …; others: {others}" if others else ""
+        raise SpecError(request.key(key), message, why=why, hint=hint)
 
 
 def _closed_now(chosen: Sequence[Partition]) -> str:
@@ -575,6 +328,7 @@ def _closed_now(chosen: Sequence[Partition]) -> str:
     return f"the job waits until its partition is up: {list_partitions(chosen, lambda partition: partition.up)}"
 
 
+Show = Callable[[Partition], str]
 Judge = Callable[[ComponentRequest, Partition, Sequence[Partition]], SpecError | None]
 
 
@@ -594,86 +348,50 @@ def _too_long(request: ComponentRequest, partition: Partition, partitions: Seque
     if request.time is None or partition.limit is None or request.time <= partition.limit or "qos" in request.keys:
         return None  # a QOS may allow more than its partition
     longer = [other for other in partitions if other.limit is None or other.limit >= request.time]
-    offers = _alternatives("allow it", longer, partitions, show_walltime)
-    return SpecError(
-        request.key("time"),
-        f"{format_walltime(request.time)} is more than partition {partition.name} allows ({show_walltime(partition)})",
-        why="if a QOS allows more, request it, such as with --native=--qos=long",
-        hint=f"write time = {toml(show_walltime(partition))}; {offers}",
-    )
-
-
-def _too_large(request: ComponentRequest, partition: Partition, partitions: Sequence[Partition]) -> SpecError | None:
-    name, most = partition.name, partition.most_nodes
-    if request.nodes > partition.size:
-        larger = [other for other in partitions if request.nodes <= other.size]
-        return SpecError(
-            request.key("nodes"),
-            f"{request.nodes} nodes requested, partition {name} has {partition.size}",
-            hint=_alternatives("have enough", larger, partitions, lambda other: str(other.size)),
-        )
-    if most is not None and request.nodes > most:
-        freer = [other for other in partitions if min(other.size, other.most_nodes or other.size) >= request.nodes]
-        return SpecError(
-            request.key("nodes"),
-            f"{request.nodes} nodes requested, partition {name} allows at most {most} a job",
-            hint=_alternatives("allow it", freer, partitions, lambda other: str(other.most_nodes or other.size)),
-        )
-    return None
+    limit, others = show_walltime(partition), _alternatives("allow it", longer, partitions, show_walltime)
+    what = f"{format_walltime(request.time)} is more than partition {partition.name} allows ({limit})"
+    why = "if a QOS allows more, request it, such as with --native=--qos=long"
+    return SpecError(request.key("time"), what, why=why, hint=f"write time = {toml(limit)}; {others}")
 
 
 def _too_much(request: ComponentRequest, partition: Partition, partitions: Sequence[Partition]) -> SpecError | None:
-    """More GPUs, CPUs or memory per node than the nodes have."""
-    name, kind = partition.name, f"{request.gpu_type} " if request.gpu_type else ""
-
-    def gpus(nodes: Nodes) -> int:
-        return nodes.gpus(request.gpu_type)
-
-    def fits(nodes: Nodes) -> bool:
-        return gpus(nodes) >= request.gpus and nodes.cpus >= request.cpus and nodes.mem >= request.mem
-
-    kinds: tuple[tuple[str, int, Callable[[Nodes], int], str], ...] = (
-        ("gpus", request.gpus, gpus, f"{kind}GPUs"),
-        ("cpus-per-task", request.cpus, lambda nodes: nodes.cpus, "CPUs"),
-        ("mem", request.mem, lambda nodes: nodes.mem, "MiB of memory"),
+    """More nodes, or GPUs, CPUs or memory per node, than the partition has or allows."""
+    nodes, tasks, gpus, cpus, mem = request.nodes, request.tasks, request.gpus, request.cpus, request.mem
+    kind, enough, a_node = f"{request.gpu_type} GPUs".strip(), "have enough", ", nodes of partition {} have {}"
+    needed = f"{tasks} tasks a node need {cpus} CPUs" if tasks > 1 else f"{cpus} CPUs a node requested"
+    each = ", ".join(f"{n} {noun}" for n, noun in ((gpus, kind), (cpus, "CPUs"), (mem, "MiB of memory")) if n)
+    # option of sbatch, amount, what is wrong, what partitions that have as much do; in the order of has()
+    limits = (
+        ("nodes", nodes, f"{nodes} nodes requested, partition {{}} has {{}}", enough),
+        ("nodes", nodes, f"{nodes} nodes requested, partition {{}} allows at most {{}} a job", "allow it"),
+        ("gpus", min(gpus, 1), f"no node of partition {{}} has {kind}", "have GPUs"),
+        ("gpus", gpus, f"{gpus} {kind} a node requested{a_node}", enough),
+        ("cpus-per-task", cpus, f"{needed}{a_node}", enough),
+        ("mem", mem, f"{mem} MiB of memory a node requested{a_node}", enough),
+        ("nodes", nodes, f"{nodes} nodes with {each} requested, partition {{}} has {{}} such nodes", enough),
     )
-    for option, requested, of, noun in kinds:
-        most = partition.most(of)
-        if requested <= most:
-            continue
-        no_gpus = option == "gpus" and not most
-        what = f"{requested} {noun} a node requested, nodes of partition {name} have {most}"
-        if option == "cpus-per-task" and request.tasks > 1:
-            what = f"{request.tasks} tasks a node need {requested} CPUs, nodes of partition {name} have {most}"
-        if no_gpus:
-            what = f"no node of partition {name} has {noun}"
-        better = [other for other in partitions if other.most(of) >= (1 if no_gpus else requested)]
-        unit = " MiB" if option == "mem" else ""
-        show = show_gpus if option == "gpus" else (lambda other, of=of, unit=unit: f"{other.most(of)}{unit}")
-        have = "have GPUs" if no_gpus else "have enough"
-        return SpecError(request.key(option), what, hint=_alternatives(have, better, partitions, show))
-    number = partition.fitting(fits)
-    if number < request.nodes:
-        has = ", ".join(f"{requested} {noun}" for _, requested, _, noun in kinds if requested)
-        what = f"{request.nodes} nodes with {has} requested, partition {name} has {number} such nodes"
-        enough = [other for other in partitions if other.fitting(fits) >= request.nodes]
-        hint = _alternatives("have enough", enough, partitions, lambda other: str(other.fitting(fits)))
-        return SpecError(request.key("nodes"), what, hint=hint)
+
+    def fits(node: Nodes) -> bool:
+        return node.gpus(request.gpu_type) >= gpus and node.cpus >= cpus and node.mem >= mem
+
+    def has(other: Partition) -> tuple[int, ...]:
+        allowed, most_gpus = other.most_nodes or other.size, other.most(lambda node: node.gpus(request.gpu_type))
+        most_cpus, most_mem = other.most(lambda node: node.cpus), other.most(lambda node: node.mem)
+        return other.size, min(other.size, allowed), most_gpus, most_gpus, most_cpus, most_mem, other.fitting(fits)
+
+    def show(other: Partition) -> str:
+        return show_gpus(other) if option == "gpus" else f"{has(other)[row]}{' MiB' if option == 'mem' else ''}"
+
+    for row, (option, amount, problem, offer) in enumerate(limits):
+        if amount > (most := has(partition)[row]):
+            hint = _alternatives(offer, [other for other in partitions if has(other)[row] >= amount], partitions, show)
+            return SpecError(request.key(option), problem.format(partition.name, most), hint=hint)
     return None
 
 
-def _alternatives(
-    what: str,
-    fitting: Sequence[Partition],
-    partitions: Sequence[Partition],
-    more: Callable[[Partition], str] = lambda partition: "",
-) -> str:
+def _alternatives(what: str, fitting: Sequence[Partition], partitions: Sequence[Partition], show: Show) -> str:
     """What the site offers instead: the partitions that fit, or if none does, what each partition has."""
     if fitting:
-        return f"these partitions {what}: {list_partitions(fitting, more)}"
+        return f"these partitions {what}: {list_partitions(fitting, show)}"
     singular = what.replace("have", "has").replace("allow", "allows")
-    return f"no partition {singular}; there are: {list_partitions(partitions, lambda other: more(other) or 'none')}"
-
-
-def _offer(partition: Partition) -> str:
-    return f"{partition.name}: {counted(partition.size, 'node')}, {describe(partition)}"
+    return f"no partition {singular}; there are: {list_partitions(partitions, lambda other: show(other) or 'none')}"

@@ -14,17 +14,18 @@ from gridtf.findings import FIRST_TIME, Examination, Finding, Items, Level, Sett
 from gridtf.jobspec.config import Configured
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.units import format_walltime
-from gridtf.schedulers import batch, trial
-from gridtf.schedulers.slurm import advice
-from gridtf.schedulers.slurm.advice import Partition, list_partitions, show_gpus, show_walltime
+from gridtf.schedulers import commands, trial
+from gridtf.schedulers.slurm import advice, offers
+from gridtf.schedulers.slurm.commands import slurm
+from gridtf.schedulers.slurm.offers import Partition, list_partitions, show_gpus, show_walltime
 from gridtf.schedulers.slurm.query import parse_fields
 from gridtf.text import counted, some
 from gridtf.values import Value
 
 if TYPE_CHECKING:
-    from gridtf.schedulers.slurm import Slurm
+    from gridtf.schedulers.api import Scheduler
 
-_PATIENCE = 3.0  # seconds for each question
+_EXAMINE_LIMIT = 3.0  # seconds for each question
 _MOST_EXAMPLES = 4  # partitions with lines of their own in the file
 # a site's plugin that wants a walltime: "Requested time limit is invalid (missing or exceeds some limit)"
 _WANTS_TIME = re.compile(r"time limit|walltime|--time\b", re.IGNORECASE)
@@ -50,42 +51,42 @@ class Site(Value):
     groups: Collection[str] = ()
 
 
-def examine(slurm: Slurm, given: Configured) -> Examination:
+def examine(scheduler: Scheduler, given: Configured) -> Examination:
     """Examine Slurm, as far as this host and this user see it.
 
     Args:
-        slurm: The scheduler, which runs the commands.
+        scheduler: Slurm.
         given: What files and variables set.
 
     Raises:
         SchedulerError: When the controller does not answer.
     """
-    site = _query(slurm)
-    return with_first_job(judge(site, given), lambda settings: first_job(slurm, given, settings))
+    site = _query()
+    return with_first_job(judge(site, given), lambda settings: first_job(scheduler, given, settings))
 
 
 # --- asking --------------------------------------------------------------------------------------------------------
 
 
-def _query(slurm: Slurm) -> Site:
+def _query() -> Site:
     try:
-        answer = batch.run_command(["scontrol", "ping"], limit=_PATIENCE)  # the other commands try for long
-    except batch.NoAnswerError as error:
-        slurm.need_set_up("scontrol", batch.Answer(1, error.out, error.err))
-        raise SchedulerError(f"Slurm's controller does not answer: {error.what}", hint=batch.TRY_LATER) from None
+        answer = commands.run_command(["scontrol", "ping"], limit=_EXAMINE_LIMIT)  # the other commands try for long
+    except commands.NoAnswerError as error:
+        slurm.need_set_up("scontrol", commands.Answer(1, error.out, error.err))
+        raise SchedulerError(f"Slurm's controller does not answer: {error.what}", hint=commands.TRY_LATER) from None
     slurm.need_set_up("scontrol", answer)
     ping = answer.out
     if "is DOWN" in ping and "is UP" not in ping:
         raise slurm.no_answer("`scontrol ping` reports it as DOWN")
-    config = parse_config(slurm.printed(["scontrol", "show", "config"], limit=_PATIENCE))
-    rules = parse_rules(slurm.printed(["scontrol", "-o", "show", "partition", "--all"], limit=_PATIENCE))
-    partitions = advice.query_partitions(slurm, limit=_PATIENCE)
+    config = parse_config(slurm.printed(["scontrol", "show", "config"], limit=_EXAMINE_LIMIT))
+    rules = parse_rules(slurm.printed(["scontrol", "-o", "show", "partition", "--all"], limit=_EXAMINE_LIMIT))
+    partitions = offers.query_partitions(limit=_EXAMINE_LIMIT)
     accounts: Sequence[str] | None = None
     default = ""
     if config.get("AccountingStorageType", "").endswith("slurmdbd"):
-        own = advice.associations(slurm, "account", limit=_PATIENCE)
+        own = advice.associations("account", limit=_EXAMINE_LIMIT)
         show = ("sacctmgr", "--noheader", "--parsable2", "show", "user", f"user={user_name(os.getuid())}")
-        default = (slurm.try_run([*show, "format=defaultaccount"], limit=_PATIENCE) or "").strip()
+        default = (slurm.try_run([*show, "format=defaultaccount"], limit=_EXAMINE_LIMIT) or "").strip()
         accounts = None if own is None else sorted(own, key=lambda name: name != default)  # the default one first
     return Site(config, partitions, rules, accounts, bool(accounts) and default in (accounts or ()), _groups())
 
@@ -102,14 +103,14 @@ def _groups() -> set[str]:
     return names
 
 
-def first_job(slurm: Slurm, given: Configured, settings: Sequence[Setting]) -> Items:
+def first_job(scheduler: Scheduler, given: Configured, settings: Sequence[Setting]) -> Items:
     """Check a job of the files, of the options and of this examination's settings as its submission does."""
     spec = trial.with_settings(given, settings)
 
     def judged(spec: JobSpec) -> Examination:
-        check = partial(advice.check, slurm, limit=_PATIENCE)
+        check = partial(advice.check, limit=_EXAMINE_LIMIT)
         what, hint = "sbatch accepts a job with these settings (--test-only)", "`sinfo` shows partitions and nodes"
-        return collect(trial.judge(slurm, given, spec, check, accepted=what, hint=hint))
+        return collect(trial.judge(scheduler, given, spec, check, accepted=what, hint=hint))
 
     found = judged(spec)
     why = next((finding.message for finding in found.failures), "")
@@ -203,11 +204,8 @@ def _partition(chosen: Partition | None, site: Site, given: Configured) -> Items
     named, names = given.spec.option("partition"), [partition.name for partition in site.partitions]
     working = [partition for partition in site.partitions if _works(partition) and _admits(partition, site)]
     if chosen is None:
-        what = (
-            f"there is no partition {named!r} ({given.source('partition')})"
-            if named
-            else "no partition is up and open to you"
-        )
+        none = f"there is no partition {named!r} ({given.source('partition')})"
+        what = none if named else "no partition is up and open to you"
         hint = nearest(str(named), names) or f"this site has: {list_partitions(site.partitions)}"
         yield Finding(Level.FAILURE, "partition", what, hint if names else "ask the administrators: `sinfo --all`")
         return
@@ -217,7 +215,7 @@ def _partition(chosen: Partition | None, site: Site, given: Configured) -> Items
         yield from missing("partition", what, Setting("partition", chosen.name, _about(chosen)))
         how = "for jobs"
     others = f"write partition = …; these work: {list_partitions(working)}" if working else "`sinfo -R` lists reasons"
-    unusable = advice.unusable_nodes([chosen])
+    unusable = offers.unusable_nodes([chosen])
     if chosen.up != "up":
         what = f"partition {chosen.name}, {how}, is {chosen.up}: no job starts there"
         yield Finding(Level.FAILURE, "partition.state", what, others)
@@ -227,9 +225,8 @@ def _partition(chosen: Partition | None, site: Site, given: Configured) -> Items
     else:
         rest = f" of {chosen.size} (not: {unusable})" if unusable else ""
         count = chosen.fitting(lambda nodes: nodes.works)
-        yield Finding(
-            Level.OK, "partition.state", f"partition {chosen.name}, {how}, is up; usable nodes: {count}{rest}"
-        )
+        what = f"partition {chosen.name}, {how}, is up; usable nodes: {count}{rest}"
+        yield Finding(Level.OK, "partition.state", what)
 
 
 def _further(chosen: Partition | None, site: Site, given: Configured) -> list[Partition]:
@@ -242,13 +239,13 @@ def _further_partition(partition: Partition) -> Finding:
     if partition.up == "up" and _works(partition):
         count = partition.fitting(lambda nodes: nodes.works)
         return Finding(Level.OK, "partition.state", f"partition {partition.name} is up; usable nodes: {count}")
-    why = f"it is {partition.up}" if partition.up != "up" else advice.unusable_nodes([partition]) or "it has no nodes"
+    why = f"it is {partition.up}" if partition.up != "up" else offers.unusable_nodes([partition]) or "it has no nodes"
     what = f"no job starts in partition {partition.name}, one of several that are set: {why}"
     return Finding(Level.WARNING, "partition.state", what, f"leave {partition.name} out of partition")
 
 
 def _about(partition: Partition) -> str:
-    has = ", ".join(filter(None, (counted(partition.size, "node"), advice.gpus_per_node(partition))))
+    has = ", ".join(filter(None, (counted(partition.size, "node"), offers.gpus_per_node(partition))))
     return f"no partition is the default; {partition.name} has {has}"
 
 
@@ -277,14 +274,13 @@ def _time(site: Site, chosen: Partition, default: str, given: Configured) -> Ite
 def _gpus(site: Site) -> Items:
     having = [partition for partition in site.partitions if show_gpus(partition)]
     if not having:
-        yield Finding(
-            Level.OK, "gpus", "no partition has GPUs as a generic resource (GresTypes and Gres in slurm.conf)"
-        )
+        what = "no partition has GPUs as a generic resource (GresTypes and Gres in slurm.conf)"
+        yield Finding(Level.OK, "gpus", what)
         return
     yield Finding(Level.OK, "gpus", f"GPUs (GRES) of each node: {list_partitions(having, show_gpus)}")
     for partition in [one for one in having if _admits(one, site)][:_MOST_EXAMPLES]:
         number = partition.most(lambda nodes: nodes.gpus())
-        comment = f"for jobs in partition {partition.name}: {advice.describe(partition)}"
+        comment = f"for jobs in partition {partition.name}: {offers.describe(partition)}"
         yield Setting("gpus_per_node", number, comment, f"partitions.{partition.name}", example=True)
 
 

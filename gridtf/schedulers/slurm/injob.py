@@ -1,18 +1,35 @@
-"""Inside a job: its allocation, read from its environment, and the srun step that starts one agent per node. Pure."""
+"""Slurm inside a job: its allocation, read from its environment, and the srun step that starts one agent per node."""
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from gridtf.errors import CleanedUpError, GridtfError, PlacementError, SchedulerError, TerminatedError
 from gridtf.host.processes import signal_name
 from gridtf.jobspec.request import Request
-from gridtf.schedulers.api import AgentCall, AgentEnd, Allocation, Host
-from gridtf.schedulers.batch import whole
+from gridtf.schedulers.api import (
+    AgentCall,
+    AgentEnd,
+    AgentHandle,
+    Allocation,
+    Host,
+    JobIdentity,
+    Parent,
+    RankVariables,
+    Wait,
+)
+from gridtf.schedulers.injob import InJob
+from gridtf.schedulers.slurm import ending
+from gridtf.schedulers.slurm.commands import slurm
 from gridtf.schedulers.slurm.hostlist import counts, expand
-from gridtf.text import counted, some
+from gridtf.schedulers.slurm.query import parse_node_gpus
+from gridtf.text import counted, some, whole
+
+_STEPD = "slurmstepd"
 
 # --- the allocation: sbatch(1), OUTPUT ENVIRONMENT VARIABLES -----------------------------------------------------
 
@@ -54,19 +71,16 @@ def _components(environ: Mapping[str, str]) -> int:
     text = environ.get("SLURM_HET_SIZE") or "1"
     size = whole(text)
     if size is None:
-        raise SchedulerError(
-            f"SLURM_HET_SIZE={text!r} is not a number", hint="Slurm sets this variable; do not change it"
-        )
+        what = f"SLURM_HET_SIZE={text!r} is not a number"
+        raise SchedulerError(what, hint="Slurm sets this variable; do not change it")
     return size
 
 
 def _names(environ: Mapping[str, str], suffix: str) -> list[str]:
     names = expand(environ.get(f"SLURM_JOB_NODELIST{suffix}") or environ.get(f"SLURM_NODELIST{suffix}") or "")
     if not names:
-        raise SchedulerError(
-            f"SLURM_JOB_NODELIST{suffix} is not set on {environ.get('SLURMD_NODENAME', 'this host')}",
-            hint="does this run inside a job script or an salloc session?",
-        )
+        what = f"SLURM_JOB_NODELIST{suffix} is not set on {environ.get('SLURMD_NODENAME', 'this host')}"
+        raise SchedulerError(what, hint="does this run inside a job script or an salloc session?")
     return names
 
 
@@ -77,10 +91,8 @@ def _training_hosts(
     names = _names(environ, suffix)
     fewest = (request.chosen("nodes") or (1, 1))[0]
     if fewest > len(names):
-        raise PlacementError(
-            f"{counted(fewest, 'node')} are requested, but this job has {len(names)}: {some(names)}",
-            hint="leave --nodes out, or request as many nodes from sbatch or salloc",
-        )
+        what = f"{counted(fewest, 'node')} are requested, but this job has {len(names)}: {some(names)}"
+        raise PlacementError(what, hint="leave --nodes out, or request as many nodes from sbatch or salloc")
     gpus = _gpus(environ, suffix, names, gpus_of_nodes)
     least = min(names, key=lambda name: gpus.get(name, 0))
     requested = request.chosen("gpus_per_node") or 0
@@ -314,3 +326,71 @@ def _cancelled(printed: Sequence[str]) -> TerminatedError:
     if cancelled and cancelled[2]:
         return TerminatedError(what, why=f"Slurm's reason: {cancelled[2].strip().lower()}")
     return TerminatedError(what, hint="by scancel of the step, or by Slurm itself when it ends the job")
+
+
+def _gpus_of_nodes(job_id: str) -> Mapping[str, int]:
+    """Query scontrol for the GPUs of a job by node. Raises SchedulerError when it does not show the job."""
+    answer = slurm.run(["scontrol", "-d", "-o", "show", "job", job_id], limit=slurm.query_limit)
+    if answer.code:
+        raise SchedulerError(f"scontrol does not show job {job_id}: {slurm.message(answer)}")
+    return parse_node_gpus(answer.out, job_id)
+
+
+class SlurmInJob(InJob):
+    """Reads the allocation of a job of Slurm's, and starts its agents."""
+
+    # A batch script has SLURM_PROCID, too, but only a step has SLURM_STEP_NUM_TASKS.
+    rank_variables = RankVariables(
+        "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ("SLURM_JOB_ID", "SLURM_STEP_ID"), reused=True
+    )
+    restart_variable = "SLURM_RESTART_COUNT"
+    name_variable = "SLURM_JOB_NAME"
+    termination_reason = staticmethod(ending.termination_reason)
+    give_back = staticmethod(ending.give_back)
+    why_not_again = staticmethod(ending.why_not_again)
+
+    def identity(self, environ: Mapping[str, str]) -> JobIdentity:
+        restarts = environ.get("SLURM_RESTART_COUNT", "0")  # not set in a job that was never requeued
+        details = {"local_cluster": environ["SLURM_CLUSTER_NAME"].lower()} if "SLURM_CLUSTER_NAME" in environ else {}
+        array, element = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+        if array and element:
+            return JobIdentity(f"{array}_{element}", details, element=element, restarts=restarts)
+        return JobIdentity(environ["SLURM_JOB_ID"], details, restarts=restarts)
+
+    def allocation(self, environ: Mapping[str, str], request: Request, wait: Wait) -> Allocation:
+        return allocation(environ, request, _gpus_of_nodes)
+
+    def start_agents(
+        self, allocation: Allocation, call: AgentCall, environ: Mapping[str, str]
+    ) -> Sequence[AgentHandle]:
+        """One srun starts all agents."""
+        from gridtf.schedulers.agents import StartedAgents
+
+        held = held_gpus(allocation.hosts, call, environ)
+        if held and (old := slurm.without_shared_gpus()):
+            what = f"{old} does not share GPUs between steps, and {held[0]} has those of this job"
+            raise PlacementError(what, hint=held[1])
+        argv = srun_command(allocation.hosts, call, environ)
+        parse_end = partial(parse_failure, restarts=whole(environ.get("SLURM_RESTART_COUNT", "")) or 0)
+        return [StartedAgents(argv, srun_environment(environ), call.log, parse_end)]
+
+    def is_exclusive(self, request: Request) -> bool:
+        return request.native.get("exclusive") in ("", "user", "topo")  # =mcs shares them with a group of users
+
+    def this_host(self, environ: Mapping[str, str]) -> str:
+        return environ.get("SLURMD_NODENAME") or super().this_host(environ)
+
+    def start_again(self, environ: Mapping[str, str]) -> int | None:
+        answer = slurm.run(["scontrol", "requeue", self.identity(environ).job_id], limit=slurm.query_limit)
+        if answer.code:
+            raise SchedulerError(f"Slurm does not requeue it: {slurm.message(answer)}")
+        return None
+
+    def parent_lost(self, parent: Parent) -> str:
+        if parent.name != _STEPD:
+            return ""
+        return f"{_STEPD}, which had started the job script on {os.uname().nodename}, was killed"
+
+    def end_of_job(self, environ: Mapping[str, str], request: Request, started: float) -> float | None:
+        end = ending.end_time(environ)
+        return super().end_of_job(environ, request, started) if end is None else end

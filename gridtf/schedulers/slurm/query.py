@@ -10,25 +10,21 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from signal import NSIG
-from typing import TYPE_CHECKING
 
 from gridtf.errors import SchedulerError
 from gridtf.files import user_name
 from gridtf.host.processes import killed_by
 from gridtf.run.rundir import RUN_ROOT, run_dirs_of
 from gridtf.schedulers.api import JobIdentity, JobStatus
-from gridtf.schedulers.batch import array_status, whole
+from gridtf.schedulers.arrays import array_status
+from gridtf.schedulers.slurm.commands import slurm
 from gridtf.schedulers.slurm.hostlist import expand
 from gridtf.states import JobState
-from gridtf.text import some
+from gridtf.text import some, whole
 from gridtf.values import Value
 
-if TYPE_CHECKING:
-    from gridtf.schedulers.slurm import Slurm
-
-_ACCOUNTING_PATIENCE = 5.0  # seconds; the run directory has most of the answer already
-_TERMINATION_PATIENCE = 3.0  # seconds; KILL may follow TERM after KillWait, 30 s at most sites
-_LONGEST = 100_000  # bytes of ids; Linux accepts 128 KiB in one argument of a command
+_SACCT_LIMIT = 5.0  # seconds; the run directory has most of the answer already
+_LONGEST_ARGUMENT = 100_000  # bytes of ids; Linux accepts 128 KiB in one argument of a command
 
 _CONFIGURATIONS = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf")  # the latter: of "configless" Slurm
 # squeue(1), --format. The reason comes last, since it may contain any character.
@@ -116,15 +112,14 @@ def query_command(jobs: Sequence[JobIdentity], uid: int = 0) -> list[str]:
     mine = uid != 0 and len(jobs) > 1 and {job.user for job in jobs} == {user_name(uid)}
     # --all: also in hidden partitions
     argv = ["squeue", "--noheader", "--all", "--states=all", *cluster_option(jobs[0]), _SQUEUE]
-    return [*argv, *[f"--user={uid}"] * mine, *[which] * (len(which) < _LONGEST)]
+    return [*argv, *[f"--user={uid}"] * mine, *[which] * (len(which) < _LONGEST_ARGUMENT)]
 
 
-def add_details(slurm: Slurm, rows: Sequence[Row], job: JobIdentity) -> list[Row]:
+def add_details(rows: Sequence[Row], job: JobIdentity) -> list[Row]:
     """Add the exit codes of jobs that ended with JobLaunchFailure, which leaves open whether the script was killed, and
     the nodes of jobs that have lost one.
 
     Args:
-        slurm: The scheduler, which runs scontrol for each of these jobs.
         rows: Rows of squeue.
         job: Any job of the cluster that the rows come from.
 
@@ -132,28 +127,27 @@ def add_details(slurm: Slurm, rows: Sequence[Row], job: JobIdentity) -> list[Row
         All rows, in the same order.
     """
     return [
-        _detailed(slurm, row, cluster_option(job))
+        _detailed(row, cluster_option(job))
         if (row.reason == LAUNCH_FAILURE and row.state != "COMPLETING") or row.state == "NODE_FAIL"
         else row
         for row in rows
     ]
 
 
-def _detailed(slurm: Slurm, row: Row, options: Sequence[str]) -> Row:
+def _detailed(row: Row, options: Sequence[str]) -> Row:
     """A row with what scontrol prints of its job."""
-    output = slurm.try_run(["scontrol", "-o", *options, "show", "job", row.number], limit=slurm.query_patience) or ""
-    shown = next((parse_fields(line) for line in _jobs_of(output) if _is(line, row.number)), {})
+    output = slurm.try_run(["scontrol", "-o", *options, "show", "job", row.number], limit=slurm.query_limit) or ""
+    shown = fields_of(output, row.number)
     nodes = shown.get("NodeList", "").replace("(null)", "")
     with suppress(SchedulerError):  # a text of more hosts than can be
         nodes = some(expand(nodes))
     return row.replace(exit_code=shown.get("ExitCode", ""), nodes=nodes)
 
 
-def accounting(slurm: Slurm, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
+def accounting(jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
     """Query sacct for jobs.
 
     Args:
-        slurm: The scheduler, which runs sacct.
         jobs: The jobs, also of several clusters.
 
     Returns:
@@ -165,7 +159,7 @@ def accounting(slurm: Slurm, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus
         # in pieces: a command line holds only so many ids, and sacct takes them in no other way
         for piece in (ids[at : at + 5000] for at in range(0, len(ids), 5000)):
             options = [*cluster_option(group[0]), f"--jobs={','.join(piece)}", "--format=JobID,JobIDRaw,State"]
-            output = slurm.try_run(["sacct", "-X", "-n", "-P", *options], limit=_ACCOUNTING_PATIENCE)
+            output = slurm.try_run(["sacct", "-X", "-n", "-P", *options], limit=_SACCT_LIMIT)
             if output is None:
                 return found
             listed = statuses(piece, parse_sacct(output))
@@ -176,7 +170,7 @@ def accounting(slurm: Slurm, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus
 def _with_user_name(status: JobStatus) -> JobStatus:
     """Replace the user id in ``by 1000``, sacct's reason of a cancelled job, with the user's name."""
     uid = whole(status.reason.removeprefix("by "))
-    return status if uid is None else status.replace(reason=f"by {user_name(uid)}")
+    return status if uid is None else status.replace(reason=f"by {user_name(uid)}", by=user_name(uid))
 
 
 # --- parsing their output ----------------------------------------------------------------------------------------
@@ -238,7 +232,8 @@ def _of_row(row: Row) -> JobStatus:
     why = why_ended(row.reason, row.exit_code)
     if state == JobState.NODE_FAIL and row.nodes:  # Slurm does not say which
         why = f"{why or words} ({row.nodes})"
-    return JobStatus(state, (why or words) if state.ended else words)
+    killed = _killed(row.reason, row.exit_code) if state.ended else ""
+    return JobStatus(state, (why or words) if state.ended else words, killed=killed)
 
 
 def _holds(job_id: str, element: str) -> bool:
@@ -264,7 +259,7 @@ def parse_run_dirs(text: str, job_id: str) -> list[Path]:
         texts of the user look like fields, such as SubmitLine and Comment; empty if the output does not show the job.
     """
     found: list[Path] = []
-    for line in _jobs_of(text):
+    for line in jobs_of(text):
         if _is(line, job_id):
             values: dict[str, list[str]] = {"JobName": [], "StdOut": [], "WorkDir": []}
             for name, value in re.findall(r"\s(JobName|StdOut|WorkDir)=(.+?)(?=\s[A-Za-z]+=|\s*$)", line):
@@ -290,7 +285,7 @@ def parse_node_gpus(text: str, job_id: str) -> dict[str, int]:
         SchedulerError: When the nodes are not a hostlist.
     """
     found: dict[str, int] = {}
-    for line in _jobs_of(text):
+    for line in jobs_of(text):
         if not _is(line, job_id):
             continue
         for hosts, gres in re.findall(r"\sNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)", _without_user_text(line)):
@@ -305,7 +300,12 @@ def parse_fields(line: str) -> dict[str, str]:
     return dict(re.findall(r"(?:^|\s)([A-Za-z]+)=(\S*)", _without_user_text(line)))
 
 
-def _jobs_of(text: str) -> list[str]:
+def fields_of(text: str, job_id: str) -> dict[str, str]:
+    """The fields of a job in the output of ``scontrol -o show job``; empty if it does not show the job."""
+    return next((parse_fields(line) for line in jobs_of(text) if _is(line, job_id)), {})
+
+
+def jobs_of(text: str) -> list[str]:
     """Split the output of ``scontrol -o show job`` by job: a line each, unless a text of the user has line breaks."""
     return re.split(r"\n(?=JobId=\d)", text)
 
@@ -320,96 +320,6 @@ def _is(line: str, job_id: str) -> bool:
     """Whether a line of ``scontrol show job``, which prints all components and elements of a job, is about this one."""
     shown = parse_fields(line)
     return job_id in (shown.get("JobId"), f"{shown.get('ArrayJobId')}_{shown.get('ArrayTaskId')}")
-
-
-# --- inside a job that is being ended ----------------------------------------------------------------------------
-
-
-def termination_reason(slurm: Slurm, environ: Mapping[str, str]) -> JobStatus | None:
-    """Find out, after SIGTERM, the final status that Slurm will report for this job.
-
-    Args:
-        slurm: The scheduler, which runs scontrol and sinfo.
-        environ: The job's environment.
-
-    Returns:
-        The status, with the nodes that have failed, if any; None when Slurm does not answer or nothing ends the job.
-    """
-    job_id, restarts = environ["SLURM_JOB_ID"], whole(environ.get("SLURM_RESTART_COUNT", "")) or 0
-    output = slurm.try_run(["scontrol", "-o", "show", "job", job_id], limit=_TERMINATION_PATIENCE)
-    if output is None:
-        return None
-    status = parse_termination(output, job_id, restarts)
-    if status is None or status.requeued or status.state == JobState.NODE_FAIL:
-        return _with_down_nodes(status, _down_nodes(slurm, environ.get("SLURM_JOB_NODELIST", "")))
-    return status
-
-
-def give_back(slurm: Slurm, environ: Mapping[str, str]) -> bool:
-    """Requeue or cancel this job if the node of its script is down: with --no-kill, Slurm leaves it RUNNING then.
-
-    Args:
-        slurm: The scheduler, which runs scontrol, sinfo and scancel.
-        environ: The job's environment.
-
-    Returns:
-        Whether nothing is left to do.
-    """
-    job_id, shown = environ["SLURM_JOB_ID"], _own_fields(slurm, environ)
-    if shown is None:
-        return False
-    if shown.get("JobState") != "RUNNING":
-        return True
-    if not _down_nodes(slurm, shown.get("BatchHost", "")):
-        return False
-    if shown.get("Requeue") == "1":
-        if slurm.try_run(["scontrol", "requeue", job_id], limit=_TERMINATION_PATIENCE) is not None:
-            return True
-        # Slurm also refuses what the agent of another host has done a moment before; a cancelled job would be lost
-        now = _own_fields(slurm, environ)
-        if now is None or any(now.get(key) != shown.get(key) for key in ("JobState", "Restarts")):
-            return now is not None
-    return slurm.try_run(["scancel", "--state=RUNNING", "--", job_id], limit=_TERMINATION_PATIENCE) is not None
-
-
-def end_time(slurm: Slurm, environ: Mapping[str, str]) -> float | None:
-    """When Slurm will end this job, which an administrator may change while it runs.
-
-    Args:
-        slurm: The scheduler, which runs scontrol.
-        environ: The job's environment.
-
-    Returns:
-        Seconds since the epoch; None without a limit, and when it is not known.
-    """
-    return parse_moment((_own_fields(slurm, environ) or {}).get("EndTime", "")) or parse_moment(
-        environ.get("SLURM_JOB_END_TIME", "")
-    )
-
-
-def why_not_again(slurm: Slurm, environ: Mapping[str, str]) -> str:
-    """Why Slurm does not requeue this job; empty where it does.
-
-    Args:
-        slurm: The scheduler, which runs scontrol.
-        environ: The job's environment.
-    """
-    shown = _own_fields(slurm, environ)
-    if shown is None:
-        return f"scontrol, which could requeue it, does not work on {os.uname().nodename}"
-    if shown.get("BatchFlag", "1") == "0":
-        return "Slurm requeues batch jobs only"
-    if shown.get("JobState") in ("COMPLETING", "CANCELLED") and shown.get("Reason") != "TimeLimit":
-        return "Slurm is ending it, as after scancel"
-    return "Slurm must not requeue it (--no-requeue, or the site's JobRequeue=0)" if shown.get("Requeue") == "0" else ""
-
-
-def _own_fields(slurm: Slurm, environ: Mapping[str, str]) -> dict[str, str] | None:
-    """What scontrol shows of this job; None where it shows nothing."""
-    job_id = environ["SLURM_JOB_ID"]
-    output = slurm.try_run(["scontrol", "-o", "show", "job", job_id], limit=_TERMINATION_PATIENCE) or ""
-    shown = map(parse_fields, _jobs_of(output))
-    return next((found for found in shown if found.get("JobId") == job_id), None)
 
 
 def parse_moment(text: str) -> float | None:
@@ -428,63 +338,6 @@ def parse_moment(text: str) -> float | None:
         return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
     except (ValueError, OverflowError):
         return None
-
-
-def _down_nodes(slurm: Slurm, nodes: str) -> list[str]:
-    """The nodes of a hostlist that Slurm has marked as down."""
-    if not nodes:
-        return []
-    argv = ["sinfo", "-h", "-N", f"--nodes={nodes}", "--states=down", "--format=%N"]
-    output = slurm.try_run(argv, limit=_TERMINATION_PATIENCE) or ""
-    # a site may print lines of its own
-    return sorted({line.strip() for line in output.splitlines()}.intersection(expand(nodes)))
-
-
-def _with_down_nodes(status: JobStatus | None, down: list[str]) -> JobStatus | None:
-    """Change a status to NODE_FAIL, naming the nodes that are down, if there are any."""
-    if not down:
-        return status
-    requeued = status is not None and status.requeued
-    reason = f"{', '.join(down)} {'has' if len(down) == 1 else 'have'} failed"
-    words = f"{reason}; Slurm has requeued the job" if requeued else reason
-    return JobStatus(JobState.NODE_FAIL, words, requeued=requeued)
-
-
-def parse_termination(text: str, job_id: str, restarts: int) -> JobStatus | None:
-    """Find out why a job is being ended from what scontrol prints at the moment of SIGTERM.
-
-    The job is COMPLETING by then, which hides the state that it will have (seen on Slurm 22.05):
-      time limit   JobState=COMPLETING Reason=TimeLimit
-      scancel      JobState=COMPLETING Reason=None
-      preempted    JobState=COMPLETING Reason=None … PreemptTime=2026-11-21T11:14:37
-      node failed  JobState=COMPLETING Reason=NodeDown
-      requeued     JobState=COMPLETING Reason=None Restarts=1   (the next start is counted already)
-      a signal     JobState=RUNNING
-
-    Args:
-        text: Output of ``scontrol -o show job``.
-        job_id: The job.
-        restarts: How often the job had been requeued when this start began (SLURM_RESTART_COUNT).
-
-    Returns:
-        The final status; ``requeued`` if the job will start again. None when Slurm is not ending the job.
-    """
-    shown = next((found for line in _jobs_of(text) if (found := parse_fields(line)).get("JobId") == job_id), {})
-    state, reason = shown.get("JobState", ""), shown.get("Reason", "None").replace("_", " ")
-    count = shown.get("Restarts", "")
-    by_reason = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL", "OutOfMemory": "OUT_OF_MEMORY"}
-    if reason in by_reason and state != "RUNNING":
-        return JobStatus(*parse_state(by_reason[reason]))
-    if shown.get("PreemptTime", "None") not in ("None", "N/A", "Unknown"):
-        return JobStatus(*parse_state("PREEMPTED"))
-    if state in ("COMPLETING", "PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT") and count.isdecimal():
-        if int(count) > restarts:
-            words = "Slurm has requeued it: it will start again"
-            return JobStatus(JobState.CANCELLED, words, requeued=True)
-        if state == "COMPLETING":
-            return JobStatus(JobState.CANCELLED, "cancelled with scancel")
-    ours, words = parse_state(state)
-    return JobStatus(ours, words or why_ended(reason)) if ours.ended else None
 
 
 # --- states and reasons: squeue(1), JOB STATE CODES and JOB REASON CODES; pure -----------------------------------
@@ -629,14 +482,20 @@ def why_ended(reason: str, exit_code: str = "") -> str:
     """
     if reason in ("", "None"):
         return ""
-    signal = re.fullmatch(r"RaisedSignal:(\d{1,3})(?:\(.+\))?", reason, re.ASCII)
-    if signal:
-        return f"its script was {killed_by(int(signal[1]))}"
+    if killed := _killed(reason, exit_code):
+        return f"its script was {killed}"
     if reason == LAUNCH_FAILURE:
-        number = re.fullmatch(r"\d+:(\d{1,3})", exit_code, re.ASCII)
-        if number and 0 < int(number[1]) < NSIG and int(number[1]) != _NOT_LAUNCHED:
-            return f"its script was {killed_by(int(number[1]))}"
         return "Slurm could not start its script: does its node lack the working directory or the log's folder?"
     if reason in _WAITS:
         return f"while it was pending ({reason})"
     return _ENDED.get(reason, reason)
+
+
+def _killed(reason: str, exit_code: str) -> str:
+    """``killed by SIGTERM`` for a script that a signal has ended; else empty."""
+    if signal := re.fullmatch(r"RaisedSignal:(\d{1,3})(?:\(.+\))?", reason, re.ASCII):
+        return killed_by(int(signal[1]))
+    number = re.fullmatch(r"\d+:(\d{1,3})", exit_code, re.ASCII) if reason == LAUNCH_FAILURE else None
+    if number and 0 < int(number[1]) < NSIG and int(number[1]) != _NOT_LAUNCHED:
+        return killed_by(int(number[1]))
+    return ""

@@ -11,36 +11,20 @@ from gridtf.jobspec.request import Component, Request
 from gridtf.jobspec.units import format_walltime
 from gridtf.run.rundir import RunDir, run_dirs_of
 from gridtf.schedulers.api import JobIdentity, Plan
-from gridtf.schedulers.batch import EXCLUDE, NOTIFY, mail, native, word
+from gridtf.schedulers.slurm.commands import joined
+from gridtf.schedulers.words import EXCLUDE, NOTIFY, mail, native, word
 
 # Compiled only when used: rendering does not need them.
 # --parsable: the id, and in a federation the cluster; a site's wrapper may drop that option
 _PARSABLE = r"(?a)(\d+)(?:;(\S+))?"
 _PLAIN = r"(?a)Submitted batch job (\d+)(?: on cluster (\S+))?"
-# Lines that are errors; what a site's plugin prints there may be ornament: sbatch: error: ------
-_COMPLAINT = (
-    r"(?m)^(?:\w+:? (?:error|fatal): (?:lua: )?|allocation failure: |sbatch: (?=unrecognized|invalid|option))"
-    r"(.*\w.*?)\s*$"
-)
-# The end of the last one where the site's plugin has refused the job, and has said more before, or elsewhere.
-_BY_PLUGIN = ("Unspecified error", "cli_filter plugin terminated with error")
 
 # --- the script: sbatch(1) ---------------------------------------------------------------------------------------
 
 _MAIL = ("mail-type", "END,FAIL,REQUEUE")  # END: also at the time limit, and when the job is cancelled
 _LONG = r"--([a-z][a-z-]*)(?:=(.*))?"
-_SHORT = {
-    "A": "account",
-    "M": "clusters",
-    "a": "array",
-    "c": "cpus-per-task",
-    "N": "nodes",
-    "n": "ntasks",
-    "o": "output",
-    "p": "partition",
-    "q": "qos",
-    "t": "time",
-}
+_LETTERS = "A=account M=clusters a=array c=cpus-per-task N=nodes n=ntasks o=output p=partition q=qos t=time"
+_SHORT = dict(pair.split("=") for pair in _LETTERS.split())
 
 
 def directives(plan: Plan) -> tuple[str, ...]:
@@ -53,9 +37,6 @@ def directives(plan: Plan) -> tuple[str, ...]:
     Tasks with a partition of their own are components of a heterogeneous job. sbatch copies --time, --account, --qos,
     --mem, --output and most options that are not about nodes from the first component to the others, but not CPUs,
     GPUs, --exclude, --mem-per-cpu, --mem-per-gpu, --constraint, --exclusive and the like.
-
-    Args:
-        plan: The submission.
 
     Returns:
         One option per line, without ``#SBATCH``; the line ``hetjob`` stands between components.
@@ -93,12 +74,10 @@ def directives(plan: Plan) -> tuple[str, ...]:
     lines += [f"--{option}={value}" for option, value in mail(request, _MAIL, "mail-user").items()]
     lines += native(spec)
     if others and request.elements:
-        raise SpecError(
-            f"tasks.{others[0].types[0]}.partition",
-            "the elements of a job array cannot have tasks on another partition",
-            why="Slurm has no arrays of heterogeneous jobs",
-            hint="leave it out, or submit jobs instead of an array",
-        )
+        what = "the elements of a job array cannot have tasks on another partition"
+        hint = "leave it out, or submit jobs instead of an array"
+        why = "Slurm has no arrays of heterogeneous jobs"
+        raise SpecError(f"tasks.{others[0].types[0]}.partition", what, why=why, hint=hint)
     for component in others:
         lines += ["hetjob", *_component(component), *without]
     return tuple(lines)
@@ -151,12 +130,9 @@ def submit_command(plan: Plan) -> tuple[str, ...]:
     """
     run = RunDir(plan.run_dir)
     if "\\" in str(run.path):
-        raise SpecError(
-            "run_dir",
-            f"sbatch cannot write a log into {str(run.path)!r}",
-            why="it drops backslashes from its --output",
-            hint="choose another place with --run-dir or --run-root",
-        )
+        what = f"sbatch cannot write a log into {str(run.path)!r}"
+        hint = "choose another place with --run-dir or --run-root"
+        raise SpecError("run_dir", what, why="it drops backslashes from its --output", hint=hint)
     # % begins a pattern there, and %a is the element of an array: sbatch(1), FILENAME PATTERN
     log = str(run.log).replace("%", "%%")
     if plan.request.elements:
@@ -228,30 +204,13 @@ def parse_submitted(output: str) -> tuple[str, str]:
     return found.pop() if len(found) == 1 else ("", "")
 
 
-def complaint(output: str) -> str:
-    """Find the errors in the output of a failed command, in one line; empty if there are none.
-
-    Args:
-        output: As the command prints it. A site's plugin may print several lines, which need not be marked as errors.
-    """
-    marked = re.findall(_COMPLAINT, output)
-    said = [text for text in marked if not text.endswith(_BY_PLUGIN)]
-    if marked and not said:
-        said = [line.strip() for line in output.splitlines() if line.strip() and not re.match(_COMPLAINT, line)]
-    return _joined(said or marked)
-
-
 def remarks(output: str) -> str:
     """Find what Slurm and the site's plugins say about an accepted job, in one line; empty if they say nothing.
 
     Args:
         output: Standard error of sbatch, such as ``sbatch: Your project has 300 hours left.``
     """
-    return _joined(re.findall(r"(?m)^sbatch: (?!debug)(.*\w.*?)\s*$", output))
-
-
-def _joined(texts: Sequence[str]) -> str:
-    return re.sub(r"([.,:;!?]); ", r"\1 ", "; ".join(dict.fromkeys(text.strip() for text in texts)))
+    return joined(re.findall(r"(?m)^sbatch: (?!debug)(.*\w.*?)\s*$", output))
 
 
 def parse_logs(output: str, run_dir: Path, components: int = 1) -> JobIdentity | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridtf.bootstrap.addresses import check, published
+from gridtf.bootstrap.plan.addresses import check, published
 from gridtf.errors import RendezvousError
 from gridtf.host import network
 from gridtf.run.rundir import Record

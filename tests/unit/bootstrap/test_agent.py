@@ -16,8 +16,11 @@ from typing import Any
 import pytest
 
 from gridtf import contract
-from gridtf.bootstrap import local_dir, messages, rendezvous
-from gridtf.bootstrap.agent import BROKEN, LEFTOVERS, NO_LAUNCHER, NO_RUN_DIR, NO_WRITE, ORPHANED, Agent
+from gridtf.bootstrap.agent import local_dir
+from gridtf.bootstrap.agent.agent import Agent
+from gridtf.bootstrap.agent.exits import BROKEN, LEFTOVERS, NO_LAUNCHER, NO_RUN_DIR, NO_WRITE, ORPHANED
+from gridtf.bootstrap.plan import rendezvous
+from gridtf.bootstrap.wire import messages
 from gridtf.errors import PlacementError
 from gridtf.host.gpus import GpuGrant
 from gridtf.jobspec.request import Request
@@ -25,6 +28,7 @@ from gridtf.run.rundir import Record, cannot, read_record, write_record
 from gridtf.schedulers.agents import NEEDS_ENVIRONMENT, STOP_SIGNAL
 from gridtf.schedulers.api import Allocation, GpuNeed, Host, Wait
 from gridtf.schedulers.local import LocalScheduler
+from gridtf.schedulers.local.injob import LocalInJob
 from tests.support.plans import NONCE, task_plan
 from tests.support.streams import FakeLink
 from tests.support.system import FakeSystem
@@ -32,13 +36,14 @@ from tests.support.system import FakeSystem
 ENVIRON = {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": ""}
 
 
-class FakeSite(LocalScheduler):
+class FakeSite(LocalInJob):
     """Grants what the test wants."""
 
     warnings = frozenset({int(signal.SIGUSR2)})
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(LocalScheduler())
+        vars(self.scheduler)["injob"] = self  # the half that it shows
         self.waits: list[tuple[str, float]] = []
         self.refusal: PlacementError | None = None
         self.is_suspended: bool | None = False
@@ -75,7 +80,13 @@ class OneHost:
         self.link = FakeLink(self.system)
         self.silent = False
         self.agent = Agent(
-            "h0", self.attempt, NONCE, start_timeout, self.system, lambda name: self.site, link_of=self.link.of
+            "h0",
+            self.attempt,
+            NONCE,
+            start_timeout,
+            self.system,
+            lambda name: self.site.scheduler,
+            link_of=self.link.of,
         )
         self.system.known = {1234}
         listener = {"nonce": NONCE, "addresses": ["127.0.0.1"], "port": 4711, "secret": "5e" * 32}
@@ -106,7 +117,7 @@ class OneHost:
             self.system.at(0.2, self._meet)
             return
         meeting = rendezvous.merge(self.plan.tasks, {"h0": self.published})
-        self.link.say(messages.MEETING, meeting.to_record())
+        self.link.say(messages.RENDEZVOUS, meeting.to_record())
 
     def stop(self, seconds: float) -> OneHost:
         """The launcher says so, and sends STOP_SIGNAL."""
@@ -633,7 +644,7 @@ def test_run_directory_that_fails_at_the_start_ends_the_agent(tmp_path: Path, mo
     def fail(path: Path, folder: Path) -> bool:
         raise cannot("list", path.parent, OSError(errno.ELOOP, os.strerror(errno.ELOOP)))
 
-    monkeypatch.setattr("gridtf.bootstrap.agent.is_listed", fail)
+    monkeypatch.setattr("gridtf.bootstrap.agent.agent.is_listed", fail)
     assert host.main() == NO_WRITE
     assert host.system.logged[-1].startswith("agent on h0: cannot list ")
 
@@ -801,15 +812,14 @@ def test_further_attempt_waits_for_the_memory_of_its_gpus_for_a_minute(
 ) -> None:
     host = OneHost(tmp_path, start_timeout=300).answer().stop(100)
     host.attempt.number = 2
-    used = ["GPU 0 has 4096 MiB in use"]
-    host.system.gpu_memory = lambda gpus: used if host.system.clock < 1000 + free else []  # type: ignore[method-assign]
+    used = {"0": 4096}
+    host.system.gpu_memory = lambda gpus: used if host.system.clock < 1000 + free else {}  # type: ignore[method-assign]
     host.system.at(10, lambda: seen.append(host.record.get("waits")))
     seen: list[Any] = []
     assert host.main() == 0
-    assert seen == used
+    assert seen == ["GPU 0 has 4096 MiB in use"]
     assert begin <= min(task["started"] for task in host.record["tasks"].values()) - 5000 < begin + 5
-    late = "agent on h0: tasks start although GPU 0 has 4096 MiB in use"
-    assert (late in host.system.logged) == (free > 60)
+    assert host.published.get("gpus_in_use", {}) == (used if free > 60 else {})
 
 
 def lost_launcher(folder: Path, answers: list[bool], **spec: Any) -> tuple[OneHost, list[float]]:
@@ -868,6 +878,15 @@ def test_what_tasks_leave_behind_is_reported(tmp_path: Path) -> None:
         "GPU 3 has 700 MiB in use",
         "claims of GPUs 3",
     ]
+
+
+def test_memory_of_other_programs_on_a_gpu_is_not_left_behind(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer().stop(8)
+    host.gpus = GpuGrant(("3",), (9,))
+    host.system.gpus_in_use.update({"3": 62802})
+    assert host.main() == 0
+    assert host.published["gpus_in_use"] == {"3": 62802}
+    assert "left" not in host.record
 
 
 def test_nothing_is_left_behind_usually(tmp_path: Path) -> None:

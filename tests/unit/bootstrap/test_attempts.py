@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.attempts import Failure, Following, History, choose, following, in_vain
-from gridtf.bootstrap.progress import Progress
-from gridtf.bootstrap.verdict import Verdict
+from gridtf.bootstrap.judge.attempts import Failure, Following, History, choose, following, in_vain
+from gridtf.bootstrap.judge.progress import Progress
+from gridtf.bootstrap.judge.verdict import Verdict
 from gridtf.errors import (
     GridtfError,
     HostLostError,

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap import verdict
-from gridtf.bootstrap.blame import EXITED, FAILED, LOST, SILENT, Cause, accused, find, is_consequence, raised
-from gridtf.bootstrap.placement import PlacedTask
-from gridtf.bootstrap.verdict import first_cause, of_other
+from gridtf.bootstrap.judge import verdict
+from gridtf.bootstrap.judge.blame import EXITED, FAILED, LOST, SILENT, Cause, accused, find, is_consequence, raised
+from gridtf.bootstrap.judge.verdict import first_cause, of_other
+from gridtf.bootstrap.plan.placement import PlacedTask
 from gridtf.run.rundir import Attempt, RunDir
 from tests.support.plans import task
 

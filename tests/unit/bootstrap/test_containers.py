@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap import containers
-from gridtf.bootstrap.containers import Entrance
-from gridtf.bootstrap.environment import own_variables, task_environment
-from gridtf.bootstrap.rendezvous import merge
+from gridtf.bootstrap.agent import containers
+from gridtf.bootstrap.agent.containers import Entrance
+from gridtf.bootstrap.plan.environment import own_variables, task_environment
+from gridtf.bootstrap.plan.rendezvous import merge
 from gridtf.errors import GridtfError
 from gridtf.jobspec.units import LONGEST_VARIABLE
 from tests.support.plans import hosts, job, records, task_plan

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from gridtf import contract
-from gridtf.bootstrap import rendezvous
-from gridtf.bootstrap.environment import command, placeholders, task_environment
-from gridtf.bootstrap.placement import PlacedTask
-from gridtf.bootstrap.rendezvous import AttemptPlan, merge
+from gridtf.bootstrap.plan import rendezvous
+from gridtf.bootstrap.plan.environment import command, placeholders, task_environment
+from gridtf.bootstrap.plan.placement import PlacedTask
+from gridtf.bootstrap.plan.rendezvous import AttemptPlan, merge
 from gridtf.jobspec.placeholders import NAMES, fill
 from tests.support.plans import NONCE, hosts, records, task_plan
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from gridtf import schedulers
-from gridtf.bootstrap import environment
+from gridtf.bootstrap.plan import environment
 from gridtf.jobspec.spec import JobSpec
 
 
 def test_variable_by_which_the_site_grants_gpus_is_each_host_s_own() -> None:
     sge = schedulers.get("sge")
-    request = sge.resolve(JobSpec(command=("x",), gpu_variable="SITE_GPUS"), in_job=True)
+    request = sge.login.resolve(JobSpec(command=("x",), gpu_variable="SITE_GPUS"), in_job=True)
     job = {"SITE_GPUS": "0,1", "SITE": "a"}
-    merged = environment.merge_environment({"SITE_GPUS": "3"}, job, sge.variables_of_host(request))
+    merged = environment.merge_environment({"SITE_GPUS": "3"}, job, sge.injob.variables_of_host(request))
     assert merged == {"SITE_GPUS": "3", "SITE": "a"}
-    assert environment.merge_environment({}, {"SGE_GPU": "0"}, sge.variables_of_host(request)) == {}
+    assert environment.merge_environment({}, {"SGE_GPU": "0"}, sge.injob.variables_of_host(request)) == {}
     slurm = schedulers.get("slurm")
-    assert slurm.variables_of_host(slurm.resolve(JobSpec(command=("x",)), in_job=True)) is None
+    assert slurm.injob.variables_of_host(slurm.login.resolve(JobSpec(command=("x",)), in_job=True)) is None
 
 
 def test_merge_environment_keeps_host_variables() -> None:
@@ -39,7 +39,7 @@ def test_merge_environment_keeps_host_variables() -> None:
         "GRIDTF_LOCAL_GPUS": "7",
         "GRIDTF_LOCKS": "/locks",
     }
-    merged = environment.merge_environment(own, job, schedulers.get("sge").host_variables)
+    merged = environment.merge_environment(own, job, schedulers.get("sge").injob.host_variables)
     assert merged == {
         "HOSTNAME": "n2",
         "TMPDIR": "/tmp/n2",

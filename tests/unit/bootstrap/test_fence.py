@@ -11,23 +11,10 @@ from typing import NoReturn
 
 import pytest
 
-from gridtf.bootstrap.fence import (
-    ASK,
-    HOSTS,
-    LET,
-    OFF,
-    USERS,
-    Fence,
-    Peer,
-    Word,
-    holds_until,
-    is_new,
-    note,
-    opened,
-    peers,
-    wanted,
-)
-from gridtf.bootstrap.rendezvous import PortHolder
+from gridtf.bootstrap.agent.fence import Fence, note, wanted
+from gridtf.bootstrap.agent.guard import HOSTS, OFF, USERS, holds_until
+from gridtf.bootstrap.agent.guardmail import ASK, LET, Peer, Word, is_new, opened, peers
+from gridtf.bootstrap.plan.rendezvous import PortHolder
 from gridtf.host import gates, network, processes, sockets
 from gridtf.host.gates import Gate
 from gridtf.host.network import packed
@@ -74,13 +61,14 @@ def test_a_job_has_its_hosts_for_itself_where_it_has_requested_that(
     scheduler: str, native: list[str], exclusive: bool
 ) -> None:
     found = get(scheduler)
-    request = resolved(job(), scheduler).replace(native=found.parse_native(native))
-    assert found.is_exclusive(request) is exclusive
+    request = resolved(job(), scheduler).replace(native=found.login.parse_native(native))
+    assert found.injob.is_exclusive(request) is exclusive
 
 
 def test_note_names_the_hosts_whose_ports_are_open_to_more_users_than_the_job_wants() -> None:
     assert note({"n1": {"fence": "users"}, "n2": {"fence": "hosts"}, "n3": {"fence": "off"}, "n4": {}}) == ""
-    weak = {"n1": {"fence": "off: too old"}, "n2": {"fence": "off: too old"}, "n3": {"fence": "hosts: not seen"}}
+    old, unseen = {"fence": "off", "unfenced": "too old"}, {"fence": "hosts", "unfenced": "not seen"}
+    weak = {"n1": old, "n2": old, "n3": unseen}
     assert note(weak) == (
         "ports are open to other users (too old): n1, n2; "
         "ports are open to other users of the job's hosts (not seen): n3"
@@ -138,7 +126,7 @@ def test_without_programs_for_sockets_there_is_no_fence_and_other_hosts_know_the
 ) -> None:
     monkeypatch.setattr(gates, "attach", refuse)
     fence = Fence(USERS, KEY, FakeSystem())
-    assert (fence.state, fence.mode) == ("off: Operation not permitted", OFF)
+    assert (fence.mode, fence.why) == (OFF, "Operation not permitted")
     assert fence.record()["door"] == 0
     assert fence.record()["addresses"] == network.all_addresses()
 
@@ -146,7 +134,7 @@ def test_without_programs_for_sockets_there_is_no_fence_and_other_hosts_know_the
 def test_where_connections_cannot_be_seen_the_hosts_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sockets.Connections, "beginning", refuse)
     fence = Fence(USERS, KEY, FakeSystem())
-    assert fence.state == "hosts: connections cannot be seen: Operation not permitted"
+    assert (fence.mode, fence.why) == (HOSTS, "connections cannot be seen: Operation not permitted")
     assert fence.record()["door"] == 0
 
 
@@ -158,8 +146,12 @@ def connects(port: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("addresses", "state"), [(["10.0.0.9"], "hosts"), ([], "off: addresses are not known of n2")])
-def test_a_gate_opens_to_friends_or_to_all_where_they_cannot_be_known(addresses: list[str], state: str) -> None:
+@pytest.mark.parametrize(
+    ("addresses", "state"), [(["10.0.0.9"], (HOSTS, "")), ([], (OFF, "addresses are not known of n2"))]
+)
+def test_a_gate_opens_to_friends_or_to_all_where_they_cannot_be_known(
+    addresses: list[str], state: tuple[str, str]
+) -> None:
     with PortHolder() as holder:
         port = holder.reserve()
         fence = Fence(HOSTS, KEY, FakeSystem())
@@ -171,7 +163,7 @@ def test_a_gate_opens_to_friends_or_to_all_where_they_cannot_be_known(addresses:
             assert not connects(port)
             doors = {"n1": {**fence.record(), "ports": [port]}, "n2": {"door": 0, "addresses": addresses, "ports": []}}
             fence.admit(doors, "n1")
-            assert fence.state == state
+            assert (fence.mode, fence.why) == state
             assert connects(port)
 
 
@@ -182,7 +174,7 @@ def test_a_gate_that_cannot_be_made_does_not_keep_members_out(monkeypatch: pytes
         monkeypatch.setattr(Gate, "drops", refuse)
         held = holder.held([port])
         fence.close(held)
-        assert fence.state == "off: Operation not permitted"
+        assert (fence.mode, fence.why) == (OFF, "Operation not permitted")
         with socket.socket(held[0].family) as server:
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             server.bind(("", port))
@@ -205,7 +197,7 @@ def test_a_member_gets_in_however_long_it_takes_to_find_its_socket(
     with PortHolder() as holder:
         port = holder.reserve()
         fence = Fence(USERS, KEY, FakeSystem())
-        assert fence.state == USERS
+        assert fence.mode == USERS
         fence.close(holder.held([port]))
         guard = fence.admit({"n1": {**fence.record(), "ports": [port]}}, "n1")
         assert guard is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridtf.bootstrap.heartbeat import Watch, backoff, interval
+from gridtf.bootstrap.wire.heartbeat import Watch, backoff, interval
 from tests.support.system import FakeSystem
 
 

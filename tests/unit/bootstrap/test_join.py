@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap import join, messages
+from gridtf.bootstrap import join
 from gridtf.bootstrap.join import JoinedTask, Joining, Member, assign_ranks, exports, report_task
-from gridtf.bootstrap.rendezvous import PortHolder, plan_of
-from gridtf.bootstrap.stream import News
+from gridtf.bootstrap.plan.rendezvous import PortHolder, plan_of
+from gridtf.bootstrap.wire import messages
+from gridtf.bootstrap.wire.stream import News
 from gridtf.errors import GridtfError, PlacementError, RendezvousError
 from gridtf.host.gpus import GpuGrant
 from gridtf.run.rundir import Attempt, Record, RunDir, read_record, write_record
@@ -46,12 +47,12 @@ def test_gpus_of_the_step_on_this_host_by_version_of_slurm(environ: dict[str, st
     assert record["step_gpus"] == count
 
 
-class Told(FakeListener):
+class AttemptData(FakeListener):
     """The end of rank 0: ranks that have read its last message close their connections, as they do."""
 
     def receive(self) -> list[tuple[str, str, Record]]:
         for rank, kind, _ in self.sent:
-            if kind in (messages.MEETING, messages.ERROR):
+            if kind in (messages.RENDEZVOUS, messages.ERROR):
                 self.hosts -= self.hosts if rank == "*" else {rank}
         return super().receive()
 
@@ -76,7 +77,7 @@ class Step:
         self.size = size
         self.spec = job(**{"start_timeout": 20.0, **spec})
         self.system = FakeSystem()
-        self.listener = Told(system=self.system)
+        self.listener = AttemptData(system=self.system)
 
     def rank(self, number: int, link: FakeLink | None = None, **more: Any) -> Joining:
         system = self.system if number == 0 else FakeSystem()
@@ -166,7 +167,7 @@ def test_every_other_rank_is_told_its_part_of_the_plan_and_the_rendezvous(tmp_pa
     step.system.at(5, step.join(1, granted=["2"]))
     plan, shares, meeting = step.lead(granted=["0"])
     told = [(kind, content) for rank, kind, content in step.listener.sent if rank == "rank-2"]
-    assert [kind for kind, _ in told] == [messages.PLAN, messages.MEETING]
+    assert [kind for kind, _ in told] == [messages.PLAN, messages.RENDEZVOUS]
     other = Step(tmp_path / "other", 3, gpus_per_task=1)
     other.run.path.mkdir(parents=True)
     other.opened()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from gridtf.bootstrap.journal import Journal, merged
-from gridtf.bootstrap.recorder import Recorder
+from gridtf.bootstrap.launcher.journal import Journal, merged
+from gridtf.bootstrap.wire.recorder import Recorder
 from gridtf.run import jsonlines, recordtypes
 from gridtf.run.rundir import Attempt, Record, RunDir
 from tests.support.system import FakeSystem

@@ -15,11 +15,13 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap import messages
-from gridtf.bootstrap.launcher import Launcher, progress_interval, supervise
-from gridtf.bootstrap.rendezvous import plan_of
+from gridtf.bootstrap.judge.verdict import Verdict
+from gridtf.bootstrap.launcher.launcher import Launcher, supervise
+from gridtf.bootstrap.launcher.reporter import progress_interval
+from gridtf.bootstrap.plan.launchedjob import LaunchedJob
+from gridtf.bootstrap.plan.rendezvous import plan_of
 from gridtf.bootstrap.system import System
-from gridtf.bootstrap.verdict import Verdict
+from gridtf.bootstrap.wire import messages
 from gridtf.errors import CleanedUpError, GridtfError, PlacementError, SchedulerError, TerminatedError
 from gridtf.jobspec.request import Request
 from gridtf.run import jsonlines, recordtypes, rundir
@@ -37,6 +39,7 @@ from gridtf.schedulers.api import (
     Wait,
 )
 from gridtf.schedulers.local import LocalScheduler
+from gridtf.schedulers.local.injob import LocalInJob
 from gridtf.states import JobState
 from tests.support.plans import job, resolved
 from tests.support.states import PREEMPTED, RUNNING, TIMEOUT
@@ -68,13 +71,15 @@ class FakeAgent:
         self.end = self.end or AgentEnd(-9, self.host)
 
 
-class FakeCluster(LocalScheduler):
+class FakeCluster(LocalInJob):
     """Hosts of these names on the loopback device; the test sets what it reports about the end of the job."""
 
     last_warnings = frozenset({int(signal.SIGUSR2)})
 
     def __init__(self, hosts: Sequence[str]) -> None:
-        super().__init__()
+        super().__init__(LocalScheduler())
+        vars(self.scheduler)["injob"] = self  # the half that it shows
+        self.scheduler.login.cancel = self.cancel  # type: ignore[method-assign]
         self.agents = {host: FakeAgent(host) for host in hosts}
         self.waits: list[tuple[str, float]] = []
         self.refusal: GridtfError | None = None
@@ -135,7 +140,8 @@ class Attempt:
         self.spec = job(**{"tasks": {"worker": {"count": len(hosts)}}, "kill_grace": 1.0, **spec})
         request = resolved(self.spec)
         of = (self._listener_of, self._recorder_of)
-        self.launcher = Launcher(self.run, self.spec, request, self.cluster, "4711", self.system, *of)
+        launched = LaunchedJob(self.run, self.spec, request, self.cluster.scheduler, "4711", self.system)
+        self.launcher = Launcher(launched, *of)
         self.attempt, self.nonce = self.launcher.attempt, self.launcher.nonce
         self.states: dict[str, dict[str, Record]] = {host: {} for host in hosts}
         self.more: dict[str, Record] = {host: {} for host in hosts}
@@ -585,8 +591,7 @@ def test_job_that_is_cleaned_up_after_its_earlier_start_starts_once_more_by_itse
         137, "h1", (), CleanedUpError("all of the job there was killed", host="h1")
     )
     made = attempt.launcher
-    of = (made.request, attempt.cluster, "4711", attempt.system, made.listener_of, made.recorder_of)
-    supervise(Launcher(attempt.run, attempt.spec, *of))
+    supervise(Launcher(made.job, made.listener_of, made.recorder_of))
     second, third = (read_record(attempt.run.attempt(number).verdict) or {} for number in (2, 3))
     assert (second["next"], second["reason"]) == (
         3,
@@ -755,6 +760,17 @@ def test_different_versions_of_tensorflow_are_in_status_log_and_the_verdict_on_a
     assert verdict["reason"] == f"worker:1 on h1: exit code 1 ({differ})"
 
 
+def test_memory_of_gpus_in_use_before_the_start_is_in_the_log_and_the_verdict_on_a_failure(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.published = {"gpus_in_use": {"0": 62802}}
+    attempt.task("h0", "worker:0", "STOPPED", 5, signal="SIGTERM")
+    attempt.task("h1", "worker:1", "FAILED", 5, exit=1)
+    _, verdict = attempt.launch()
+    in_use = "memory in use before the tasks started: 62802 MiB of GPU 0 on h0, 62802 MiB of GPU 0 on h1"
+    assert attempt.system.logged[0].splitlines()[0] == in_use
+    assert verdict["reason"] == f"worker:1 on h1: exit code 1 ({in_use})"
+
+
 def test_a_cluster_that_does_not_fit_into_tf_config_ends_the_job_before_its_tasks_start(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
     attempt.published = {"address": "x" * 66000}
@@ -907,7 +923,7 @@ def test_rendezvous_file_that_cannot_be_written_is_tried_again_while_the_error_m
     _, verdict = attempt.launch()
     assert verdict["state"] == ("FAILED" if ends else "COMPLETED")
     assert attempt.attempt.rendezvous.exists() != ends
-    assert (attempt.listener.told("h0", messages.MEETING) is None) == ends
+    assert (attempt.listener.told("h0", messages.RENDEZVOUS) is None) == ends
     if ends:
         assert verdict["reason"].startswith(f"cannot write {attempt.attempt.rendezvous}")
 
@@ -1068,7 +1084,7 @@ def test_events_are_written_before_the_verdict(tmp_path: Path, monkeypatch: pyte
 
         monkeypatch.setattr(thing, name, noted)
 
-    noting(attempt.launcher.journal, "end")
+    noting(attempt.launcher.reporter.journal, "end")
     noting(attempt.recorder, "settle")
     noting(attempt.launcher.attempt, "write_verdict")
     attempt.launcher.conclude(Verdict("COMPLETED", "all have ended"))
@@ -1161,10 +1177,10 @@ def test_what_users_should_know_is_an_event(tmp_path: Path) -> None:
 def test_record_of_every_attempt_tells_when_the_walltime_ends(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, time="1h")
     ends = attempt.system.wall - attempt.system.age() + 3600
-    attempt.launcher._record()
+    attempt.launcher.reporter.record()
     attempt.system.sleep(100.0)
     first = attempt.launcher
     of = (attempt._listener_of, attempt._recorder_of)
-    second = Launcher(first.run, first.spec, first.request, first.scheduler, "4711", attempt.system, *of)
-    assert second._limits["ends"] == pytest.approx(ends)
+    second = Launcher(first.job, *of)
+    assert second.reporter.ends == pytest.approx(ends)
     assert (read_record(first.attempt.launcher) or {})["ends"] == pytest.approx(ends)

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gridtf.bootstrap import messages
-from gridtf.bootstrap.hosts import AgentEndedError, HostMonitor
-from gridtf.bootstrap.launcher import launcher_addresses, summary_interval
+from gridtf.bootstrap.launcher.hosts import AgentEndedError, HostMonitor
+from gridtf.bootstrap.launcher.launcher import launcher_addresses
+from gridtf.bootstrap.launcher.reporter import summary_interval
 from gridtf.bootstrap.main import goes_with_the_job
+from gridtf.bootstrap.wire import messages
 from gridtf.errors import GridtfError, HostLostError
 from gridtf.run.rundir import Record, RunDir
 from gridtf.schedulers.api import LOOPBACK, AgentEnd, AgentHandle, Allocation, Host
@@ -60,7 +61,7 @@ class Monitored:
         self.system = FakeSystem()
         self.listener = FakeListener()
         names = ["n1", "n2"]
-        self.hosts = HostMonitor(run.new_attempt(), self.listener, names, limit, agents, self._pause, self.system)
+        self.hosts = HostMonitor(run.new_attempt(), self.listener, limit, self._pause, self.system, names, agents)
 
     def _pause(self, seconds: float) -> None:
         raise InterruptedError("a signal ends the job")
@@ -120,18 +121,18 @@ def test_agent_that_has_printed_nothing_is_not_waited_for_long(tmp_path: Path) -
 
 def test_hosts_are_known_by_what_they_have_said_last(tmp_path: Path) -> None:
     seen = Monitored(tmp_path)
-    assert seen.hosts.records() == {}
+    assert seen.hosts.reports.records(seen.hosts.hosts) == {}
     published = {"host": "n1", "address": "n1", "ports": {"worker:0": 4711}, "master_port": 4712}
     seen.listener.say("n1", messages.HOST, published)
     seen.says("n2", waits="waiting for a GPU")
-    assert seen.hosts.published == {"n1": published}
-    assert seen.hosts.waits == {"n2": "waiting for a GPU"}
+    assert seen.hosts.reports.published == {"n1": published}
+    assert seen.hosts.reports.waits == {"n2": "waiting for a GPU"}
     seen.says("n1", {"worker:0": {"state": "RUNNING"}})
     seen.says("n2", {"worker:1": {"state": "RUNNING"}}, checkpoint=True)
     seen.says("n1", {"worker:0": {"state": "FAILED", "exit": 3}})
-    assert seen.hosts.tasks == {"worker:0": {"state": "FAILED", "exit": 3}, "worker:1": {"state": "RUNNING"}}
-    assert seen.hosts.checkpoint
-    assert seen.hosts.records() == {
+    assert seen.hosts.reports.tasks == {"worker:0": {"state": "FAILED", "exit": 3}, "worker:1": {"state": "RUNNING"}}
+    assert seen.hosts.reports.checkpoint
+    assert seen.hosts.reports.records(seen.hosts.hosts) == {
         "n1": {**published, "tasks": {"worker:0": {"state": "FAILED", "exit": 3}}},
         "n2": {"tasks": {"worker:1": {"state": "RUNNING"}}, "checkpoint": True},
     }
@@ -141,15 +142,15 @@ def test_progress_alone_is_no_change(tmp_path: Path) -> None:
     seen = Monitored(tmp_path)
     steps: list[Record] = [{"step": step, "values": {}, "time": 1.0} for step in (1, 2)]
     seen.says("n1", {"worker:0": {"state": "RUNNING", "progress": steps[0]}})
-    assert (seen.hosts.changed, seen.hosts.progressed) == (True, True)
-    seen.hosts.changed = seen.hosts.progressed = False
+    assert (seen.hosts.reports.changed, seen.hosts.reports.progressed) == (True, True)
+    seen.hosts.reports.changed = seen.hosts.reports.progressed = False
     seen.listener.say("n1", messages.ALIVE)
     seen.hosts.read()
-    assert (seen.hosts.changed, seen.hosts.progressed) == (False, False)
+    assert (seen.hosts.reports.changed, seen.hosts.reports.progressed) == (False, False)
     seen.says("n1", {"worker:0": {"state": "RUNNING", "progress": steps[1]}})
-    assert (seen.hosts.changed, seen.hosts.progressed) == (False, True)
+    assert (seen.hosts.reports.changed, seen.hosts.reports.progressed) == (False, True)
     seen.says("n1", {"worker:0": {"state": "FAILED", "exit": 1}})
-    assert seen.hosts.changed
+    assert seen.hosts.reports.changed
 
 
 def test_any_message_is_a_sign_of_life_of_its_host(tmp_path: Path) -> None:
@@ -170,7 +171,7 @@ def test_reason_of_a_killed_agent_comes_from_its_supervisor(tmp_path: Path) -> N
     gone = {"what": "the agent on host n1 was killed by SIGKILL", "why": "", "hint": "was it killed by hand?"}
     seen.listener.say("n1", messages.GONE, gone)
     seen.hosts.read()
-    assert seen.hosts.records()["n1"]["gone"] == gone
+    assert seen.hosts.reports.records(seen.hosts.hosts)["n1"]["gone"] == gone
     with pytest.raises(GridtfError, match="the agent on host n1 was killed by SIGKILL"):
         seen.hosts.check()
 
@@ -196,19 +197,21 @@ def test_launcher_addresses_begin_with_the_allocation_s_and_have_no_loopback_for
 FAILS_EARLY = """
 import os, sys
 from pathlib import Path
-from gridtf.bootstrap.launcher import launch
+from gridtf.bootstrap.launcher.launcher import launch
 from gridtf.errors import SchedulerError
 from gridtf.run.rundir import RunDir
 from gridtf.schedulers.local import LocalScheduler
+from gridtf.schedulers.local.injob import LocalInJob
 from gridtf.jobspec.spec import JobSpec
 
-class Failing(LocalScheduler):
+class Failing(LocalInJob):
     def start_agents(self, allocation, call, environ):
         assert "secret" in RunDir(sys.argv[1]).attempt(1).listener.read_text()
         raise SchedulerError("cannot start them")
 
-spec, scheduler = JobSpec(command=("true",), kill_grace=0.1), Failing()
-request = scheduler.resolve(spec, in_job=True)
+spec, scheduler = JobSpec(command=("true",), kill_grace=0.1), LocalScheduler()
+vars(scheduler)["injob"] = Failing(scheduler)
+request = scheduler.login.resolve(spec, in_job=True)
 sys.exit(launch(RunDir(sys.argv[1]), spec, request, scheduler, "7", dict(os.environ)))
 """
 

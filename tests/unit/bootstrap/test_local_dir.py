@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap import local_dir
+from gridtf.bootstrap.agent import local_dir
 
 
 def filled(folder: Path) -> Path:
@@ -99,7 +99,7 @@ def test_folder_that_killed_processes_have_left_is_removed_by_the_next_agent(tmp
     for folder in others:
         filled(folder)
     holds = (
-        "import sys, time; from pathlib import Path; from gridtf.bootstrap import local_dir; "
+        "import sys, time; from pathlib import Path; from gridtf.bootstrap.agent import local_dir; "
         "print(local_dir.make([Path(sys.argv[1])]), flush=True); time.sleep(600)"
     )
     living = tmp_path / f"gridtf-{'c' * 16}-n1-{'0' * 16}"
@@ -165,7 +165,7 @@ def test_name_cannot_be_guessed_from_what_others_see_and_is_that_of_forked_proce
     ours = local_dir.places({"TMPDIR": "/scratch"}, "nonce", "n1")
     assert [place.parent for place in ours] == [Path("/scratch"), Path("/tmp")]
     program = (
-        "import os; from gridtf.bootstrap import local_dir; child = os.fork(); child and os.waitpid(child, 0); "
+        "import os; from gridtf.bootstrap.agent import local_dir; child = os.fork(); child and os.waitpid(child, 0); "
         "print(local_dir.places({}, 'nonce', 'n1')[0].name, flush=True)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=True)

@@ -19,13 +19,13 @@ from tests.support.python import environment, python
 PREAMBLE = """
 import json, os, signal, sys, time
 from pathlib import Path
-from gridtf.bootstrap import logpump
-from gridtf.bootstrap.logpump import LogPump
+from gridtf.bootstrap.agent import logpump
+from gridtf.bootstrap.agent.logpump import LogPump
 from gridtf.bootstrap.system import System
 from gridtf.host import processes
 processes.block_signals()
 here = Path(sys.argv[1])
-logpump._AGAIN = 0.05
+logpump._RESTART_PAUSE = 0.05
 
 class Telling(System):
     said = []
@@ -136,7 +136,7 @@ def test_process_that_does_not_respond_costs_lines_but_no_task_is_blocked(tmp_pa
         tmp_path,
         "pump = begin('a')\n"
         "say(pump, 'a', 'before\\n'); pump.settle(['a'])\n"
-        "logpump._HUNG = 0.05\n"
+        "logpump._WRITE_LIMIT = 0.05\n"
         "os.kill(pump.pid, signal.SIGSTOP)\n"
         "child = os.fork()\n"
         "if not child:\n"

@@ -6,20 +6,11 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.membership import (
-    ALONE,
-    ELSEWHERE,
-    JOINED,
-    LOADED,
-    Absent,
-    Membership,
-    absent,
-    noted,
-    separate,
-)
-from gridtf.bootstrap.supervisor import TaskProcess
-from gridtf.bootstrap.verdict import Verdict
-from gridtf.states import JobState
+from gridtf.bootstrap.agent.membership import Membership
+from gridtf.bootstrap.agent.supervisor import TaskProcess
+from gridtf.bootstrap.judge.together import Absent, absent, noted, separate
+from gridtf.bootstrap.judge.verdict import Verdict
+from gridtf.states import ALONE, ELSEWHERE, JOINED, LOADED, JobState
 from tests.support.plans import task
 from tests.support.system import FakeSystem
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from gridtf.bootstrap import messages
-from gridtf.bootstrap.messages import FROM_AGENT, FROM_LAUNCHER, MOST, MOST_UNPROVEN, MessageError
+from gridtf.bootstrap.wire import messages
+from gridtf.bootstrap.wire.messages import FROM_AGENT, FROM_LAUNCHER, MOST, MOST_UNPROVEN, MessageError
 from gridtf.run.rundir import Record
 from tests.support.streams import carried
 
@@ -34,7 +35,7 @@ LAUNCHER_SAYS: dict[str, Record] = {
     messages.CHALLENGE: {"challenge": HEX},
     messages.WELCOME: {"proof": HEX},
     messages.ENVIRONMENT: {"environ": {"PATH": "/bin", "ODD": "a\nb\udcff"}},
-    messages.MEETING: {"text": '{"worker": ["n1:1"]}', "master_addr": "n1", "master_port": 2, "outside": {}},
+    messages.RENDEZVOUS: {"text": '{"worker": ["n1:1"]}', "master_addr": "n1", "master_port": 2, "outside": {}},
     messages.LAUNCHER: WHO,
     messages.DUMP: {"id": HEX[:16]},
     messages.STOP: {"state": "FAILED", "reason": "Ü", "task": None},
@@ -210,6 +211,21 @@ def test_rubbish_is_refused_in_one_short_line(rubbish: bytes) -> None:
             messages.decoded(rubbish, kinds)
         assert "\n" not in error.value.what
         assert len(error.value.what) < 300
+
+
+def test_long_message_is_compressed_and_a_bomb_is_refused() -> None:
+    members = [f"node{number:04}.example:20{number % 1000:03}" for number in range(5000)]
+    cluster: Record = {"text": json.dumps({"worker": members}), "master_addr": "n1", "master_port": 2, "outside": {}}
+    sent = messages.encoded(messages.RENDEZVOUS, cluster)
+    assert len(sent) < len(cluster["text"]) / 4
+    assert messages.decoded(sent[4:], FROM_LAUNCHER) == (messages.RENDEZVOUS, cluster)
+    for damaged, why in (
+        (sent[4:-9], "a part of one"),
+        (sent[4:9] + sent[:99], "damaged"),
+        (zlib.compress(bytes(MOST + 1)), "more than"),
+    ):
+        with pytest.raises(MessageError, match=why):
+            messages.decoded(damaged, FROM_LAUNCHER)
 
 
 def test_random_bytes_are_never_a_message() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gridtf.bootstrap import messages
-from gridtf.bootstrap.agent import KILLED, LEFTOVERS, ORPHANED
-from gridtf.bootstrap.node import AgentSupervisor, JobRunner, run_job
+from gridtf.bootstrap.agent.exits import KILLED, LEFTOVERS, ORPHANED
+from gridtf.bootstrap.agent.node import AgentSupervisor, JobRunner, run_job
+from gridtf.bootstrap.wire import messages
 from gridtf.errors import RunDirError
 from gridtf.host.processes import PASSED_ON
 from gridtf.run.rundir import Record, RunDir, read_record, write_record

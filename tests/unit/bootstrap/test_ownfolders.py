@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap import local_dir
-from gridtf.bootstrap.ownfolders import HINT, OwnFolders, noted, told
-from gridtf.bootstrap.supervisor import TaskProcess
+from gridtf.bootstrap.agent import local_dir
+from gridtf.bootstrap.agent.ownfolders import OwnFolders
+from gridtf.bootstrap.agent.supervisor import TaskProcess
+from gridtf.bootstrap.judge.ownfolders import HINT, noted, told
+from gridtf.bootstrap.judge.verdict import Verdict
 from gridtf.bootstrap.system import System
-from gridtf.bootstrap.verdict import Verdict
 from gridtf.contract import checkpoints_name
 from gridtf.run.rundir import write_record
 from gridtf.states import JobState
@@ -76,7 +77,7 @@ def test_folder_of_one_host_lies_elsewhere_than_the_run_directory(
     folder: str, shared: str, own: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mounts = "a / ext4 rw 0 0\nb:/x /nfs nfs4 rw 0 0\ntmpfs /mem tmpfs rw 0 0\n"
-    monkeypatch.setattr("gridtf.schedulers.batch.own_mounts", lambda: mounts)
+    monkeypatch.setattr("gridtf.host.mounts.own_mounts", lambda: mounts)
     assert System({}).own_folder(Path(folder), Path(shared)) is own
 
 

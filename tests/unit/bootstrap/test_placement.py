@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.placement import PlacedTask, place
+from gridtf.bootstrap.plan.placement import PlacedTask, place
 from gridtf.errors import PlacementError, SpecError
 from gridtf.schedulers.api import Allocation, Host
 from gridtf.values import as_dict

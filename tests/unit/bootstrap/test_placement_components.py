@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.placement import PlacedTask, place
+from gridtf.bootstrap.plan.placement import PlacedTask, place
 from gridtf.errors import PlacementError
 from gridtf.schedulers.api import Allocation, Host
 from tests.support.plans import hosts, job, resolved

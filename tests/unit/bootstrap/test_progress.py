@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gridtf.bootstrap.progress import Progress, reached
+from gridtf.bootstrap.judge.progress import Progress, reached
 from gridtf.run.rundir import Record
 from gridtf.training import checkpointfolder
 

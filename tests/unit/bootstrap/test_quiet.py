@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from gridtf.bootstrap.quiet import Quiet
-from gridtf.bootstrap.supervisor import TaskProcess
+from gridtf.bootstrap.agent.quiet import Quiet
+from gridtf.bootstrap.agent.supervisor import TaskProcess
 from tests.support.system import FakeSystem
 
 HERTZ = os.sysconf("SC_CLK_TCK")

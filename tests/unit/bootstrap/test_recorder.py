@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gridtf.bootstrap.recorder import Recorder
 from gridtf.bootstrap.system import System
+from gridtf.bootstrap.wire.recorder import Recorder
 from gridtf.errors import RunDirError
 from gridtf.host import procfs
 from gridtf.run.rundir import append_text, cannot

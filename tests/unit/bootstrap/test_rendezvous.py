@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from gridtf import contract
-from gridtf.bootstrap import messages, rendezvous
-from gridtf.bootstrap.environment import need_room, placeholders, task_environment
-from gridtf.bootstrap.rendezvous import AttemptPlan, Rendezvous, host_port, merge, merge_ranks
+from gridtf.bootstrap.plan import rendezvous
+from gridtf.bootstrap.plan.environment import need_room, placeholders, task_environment
+from gridtf.bootstrap.plan.rendezvous import AttemptPlan, Rendezvous, host_port, merge, merge_ranks
+from gridtf.bootstrap.wire import messages
 from gridtf.errors import GridtfError, RendezvousError
 from gridtf.jobspec.units import LONGEST_VARIABLE
 from gridtf.schedulers.api import Allocation, Host
@@ -122,10 +123,10 @@ def test_merge_ranks() -> None:
 def test_rendezvous_survives_the_way_to_an_agent(tables: dict[str, Any], tmp_path: Path) -> None:
     plan = task_plan(tmp_path / "run", hosts(2, 2), tasks=tables)
     meeting = merge(plan.tasks, records(plan, address={"h1": "2001:db8::7"}))
-    kind, content = carried(messages.FROM_LAUNCHER, messages.MEETING, meeting.to_record())
-    assert kind == messages.MEETING
-    assert rendezvous.meeting_of(content) == meeting
-    assert rendezvous.meeting_of(content).cluster == meeting.cluster
+    kind, content = carried(messages.FROM_LAUNCHER, messages.RENDEZVOUS, meeting.to_record())
+    assert kind == messages.RENDEZVOUS
+    assert rendezvous.rendezvous_of(content) == meeting
+    assert rendezvous.rendezvous_of(content).cluster == meeting.cluster
 
 
 # --- the file
@@ -140,7 +141,7 @@ def test_the_rendezvous_has_what_the_fence_needs_to_know_of_each_host(plan: Atte
         doors[host] = {**door, "ports": sorted(record["ports"].values())}
     meeting = merge(plan.tasks, found)
     assert meeting.doors == doors
-    assert rendezvous.meeting_of(meeting.to_record()) == meeting
+    assert rendezvous.rendezvous_of(meeting.to_record()) == meeting
 
 
 def test_publish_writes_one_object_with_the_cluster_in_a_line_of_its_own(plan: AttemptPlan) -> None:

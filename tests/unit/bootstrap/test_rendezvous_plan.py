@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap import messages
-from gridtf.bootstrap.environment import task_environment
-from gridtf.bootstrap.rendezvous import AttemptPlan, merge, plan_of
+from gridtf.bootstrap.plan.environment import task_environment
+from gridtf.bootstrap.plan.rendezvous import AttemptPlan, merge, plan_of
+from gridtf.bootstrap.wire import messages
 from gridtf.errors import RendezvousError
 from gridtf.run.rundir import read_record
 from gridtf.schedulers.api import Allocation, Host
@@ -69,12 +69,6 @@ def test_plan_of_another_format_is_an_error(odd: object, plan: AttemptPlan) -> N
 def test_request_that_cannot_be_read_is_an_error(plan: AttemptPlan) -> None:
     with pytest.raises(RendezvousError, match=r"plan\.json holds a request that cannot be read"):
         plan_of({**plan.to_record(), "request": {}}, plan.attempt)
-
-
-@pytest.mark.parametrize("odd", [[], [2], [2, 4, 1]])
-def test_sizes_of_the_whole_job_are_two_numbers(odd: list[int], plan: AttemptPlan) -> None:
-    with pytest.raises(RendezvousError, match=f"has {len(odd)} sizes of the job, where 2 are expected"):
-        plan_of({**plan.of_host("h0").to_record(), "whole": odd}, plan.attempt)
 
 
 def test_plan_has_the_scheduler_s_addresses(tmp_path: Path) -> None:

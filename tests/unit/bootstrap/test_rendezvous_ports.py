@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gridtf.bootstrap.rendezvous import PortHolder, host_port
+from gridtf.bootstrap.plan.rendezvous import PortHolder, host_port
 from gridtf.errors import GridtfError
 from tests.support.python import environment, python
 
@@ -94,7 +94,7 @@ def test_reserved_port_receives_no_connections() -> None:
 def test_reservations_of_two_processes_are_distinct() -> None:
     """Although all holders set SO_REUSEPORT, the kernel never assigns a port of another one."""
     code = (
-        "import sys; from gridtf.bootstrap.rendezvous import PortHolder\n"
+        "import sys; from gridtf.bootstrap.plan.rendezvous import PortHolder\n"
         "holder = PortHolder(); print(*[holder.reserve() for _ in range(250)], flush=True); sys.stdin.read()\n"
     )
     with subprocess.Popen(python(code), env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gridtf.bootstrap.sampler import Rates, Sampler, sample_interval
-from gridtf.bootstrap.supervisor import TaskProcess
+from gridtf.bootstrap.agent.sampler import Rates, Sampler, sample_interval
+from gridtf.bootstrap.agent.supervisor import TaskProcess
 from gridtf.bootstrap.system import System
 from gridtf.host import procfs
 from gridtf.run.rundir import Record

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap import stacks
-from gridtf.bootstrap.placement import PlacedTask
-from gridtf.bootstrap.stalls import between, quiet_since
+from gridtf.bootstrap.launcher.stalls import between, quiet_since
+from gridtf.bootstrap.plan.placement import PlacedTask
+from gridtf.run import stacks
 from gridtf.run.rundir import Record
 
 WAITING = """\

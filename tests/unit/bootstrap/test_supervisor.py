@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.supervisor import Supervisor, TaskProcess
+from gridtf.bootstrap.agent.supervisor import Supervisor, TaskProcess
 from gridtf.bootstrap.system import System
 from gridtf.host import processes, procfs, usage
 from tests.support.jobs import gone
@@ -24,7 +24,7 @@ PREAMBLE = """
 import atexit, json, os, signal, sys, time
 from pathlib import Path
 from gridtf.host import processes, procfs
-from gridtf.bootstrap.supervisor import InPlace, Supervisor
+from gridtf.bootstrap.agent.supervisor import InPlace, Program, Supervisor
 from gridtf.bootstrap.system import System
 processes.block_signals()
 processes.become_subreaper()
@@ -38,7 +38,7 @@ def until(condition):
         time.sleep(0.01)
 
 def start(s, name, *argv, cwd=here, **env):
-    s.start(name, argv, {"PATH": os.environ["PATH"], **env}, cwd, here / f"{name}.log")
+    s.start(name, Program(argv, {"PATH": os.environ["PATH"], **env}, cwd, here / f"{name}.log"))
 
 def ended(s):
     until(lambda: s.collect() or not s.running())
@@ -105,7 +105,8 @@ def test_task_inherits_only_kept_descriptors(tmp_path: Path) -> None:
         tmp_path,
         "s = Supervisor(['a'], System())\n"
         "lock, other = os.open('/dev/null', os.O_RDONLY), os.open('/dev/zero', os.O_RDONLY)\n"
-        "s.start('a', ['ls', '-l', '/proc/self/fd'], {'PATH': os.environ['PATH']}, here, here / 'a.log', [lock])\n"
+        "env = {'PATH': os.environ['PATH']}\n"
+        "s.start('a', Program(['ls', '-l', '/proc/self/fd'], env, here, here / 'a.log', [lock]))\n"
         "ended(s); tell(s, lock=lock)\n",
     )
     listing = (tmp_path / "a.log").read_text()
@@ -158,7 +159,7 @@ def test_log_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         tmp_path,
         "from gridtf.errors import GridtfError\n"
         "s, said = Supervisor(['a'], System()), ''\n"
-        "try: s.start('a', ['true'], dict(os.environ), here, here / 'gone' / 'a.log')\n"
+        "try: s.start('a', Program(['true'], dict(os.environ), here, here / 'gone' / 'a.log'))\n"
         "except GridtfError as error: said = error.what\n"
         "tell(s, said=said)\n",
     )
@@ -381,7 +382,8 @@ def test_tasks_die_with_a_killed_supervisor(tmp_path: Path) -> None:
 RESTARTED = """
 s = Supervisor(["worker:0"], System())
 script = "echo $$ >>pids; exec sleep 1000"
-s.start("worker:0", ["bash", "-c", script], {"PATH": os.environ["PATH"]}, here, here / "log", in_place=InPlace(2))
+env = {"PATH": os.environ["PATH"]}
+s.start("worker:0", Program(["bash", "-c", script], env, here, here / "log", in_place=InPlace(2)))
 
 def pids():
     return [int(line) for line in (here / "pids").read_text().split()] if (here / "pids").exists() else []
@@ -414,8 +416,8 @@ def test_task_that_exits_is_not_restarted(tmp_path: Path) -> None:
     report = supervised(
         tmp_path,
         "s = Supervisor(['worker:0'], System())\n"
-        "s.start('worker:0', ['bash', '-c', 'exit 3'], {'PATH': os.environ['PATH']}, here, here / 'log', "
-        "in_place=InPlace(2))\n"
+        "env = {'PATH': os.environ['PATH']}\n"
+        "s.start('worker:0', Program(['bash', '-c', 'exit 3'], env, here, here / 'log', in_place=InPlace(2)))\n"
         "ended(s); tell(s, more=s.restart())\n",
     )
     assert (report["tasks"]["worker:0"]["state"], report["more"]) == ("FAILED", False)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.verdict import Verdict, of_saved, of_success, of_task, of_timeout
+from gridtf.bootstrap.judge.verdict import Verdict, of_saved, of_success, of_task, of_timeout
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import Attempt, RunDir, read_record
 from gridtf.run.tail import last_error, last_lines
@@ -111,6 +111,7 @@ def test_verdict_on_an_exception_has_the_hint_for_its_message(attempt: Attempt) 
         ("ModuleNotFoundError: No module named 'tensorflow'", "TensorFlow is not in the task's Python"),
         ("OSError: [Errno 28] No space left on device: '/data/x'", "a disk is full"),
         ("MemoryError", "the task ran out of memory"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 30.00 GiB.", "the GPU or the host ran out"),
         ("RuntimeError: can't start new thread", "the limit on your processes and threads"),
         (
             "F external/local_tsl/env.cc:74] Check failed: Thread tf creation via pthread_create() failed.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridtf.bootstrap.verdict import agent_cause, agent_hint, relevant
+from gridtf.bootstrap.judge.verdict import agent_cause, agent_hint, relevant
 
 # As srun 22.05 and its daemons print it.
 EXECVE = """\
@@ -31,7 +31,7 @@ NO_GRIDTF = [
     "srun: cluster configuration lacks support for cpu binding",
     "Traceback (most recent call last):",
     '  File "<string>", line 4, in <module>',
-    "ModuleNotFoundError: No module named 'gridtf.bootstrap.node'",
+    "ModuleNotFoundError: No module named 'gridtf.bootstrap.agent.node'",
     "srun: error: n3: task 2: Exited with exit code 1",
 ]
 TWO_SPEAK = [
@@ -49,7 +49,12 @@ TWO_SPEAK = [
         (EXECVE, "n2", "", ""),
         (EXECVE_26_05, "n3", "execve(): /opt/python: Permission denied", "the Python"),
         (EXECVE_26_05[3:], "n1", "", ""),
-        (NO_GRIDTF, "n3", "ModuleNotFoundError: No module named 'gridtf.bootstrap.node'", "gridtf must be installed"),
+        (
+            NO_GRIDTF,
+            "n3",
+            "ModuleNotFoundError: No module named 'gridtf.bootstrap.agent.node'",
+            "gridtf must be installed",
+        ),
         (TWO_SPEAK, "n2", "no heartbeat from the launcher for 30 s", ""),
         (TWO_SPEAK, "n3", "cannot write /runs/x: No space left on device", ""),
         (["/bin/sh: 1: /opt/python: not found"], "n3", "/bin/sh: 1: /opt/python: not found", "the Python"),

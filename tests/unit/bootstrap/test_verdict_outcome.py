@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.placement import PlacedTask
-from gridtf.bootstrap.verdict import Outcome, decide
+from gridtf.bootstrap.judge.verdict import Outcome, decide
+from gridtf.bootstrap.plan.placement import PlacedTask
 from tests.support.plans import task
 
 CHIEF, WORKER0, WORKER1 = task("chief:0"), task("worker:0", rank=1), task("worker:1", rank=2)

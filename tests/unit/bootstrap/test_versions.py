@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridtf.bootstrap.versions import differing, releases_port
+from gridtf.bootstrap.plan.versions import differing, releases_port
 from tests.support.plans import task
 
 

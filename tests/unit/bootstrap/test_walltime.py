@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.progress import Progress
-from gridtf.bootstrap.verdict import Verdict
-from gridtf.bootstrap.walltime import Chain, EndOfJob, goes_on, until_next_look
+from gridtf.bootstrap.judge.progress import Progress
+from gridtf.bootstrap.judge.verdict import Verdict
+from gridtf.bootstrap.judge.walltime import Chain, EndOfJob, goes_on, until_next_look
+from gridtf.bootstrap.plan.launchedjob import LaunchedJob
 from gridtf.errors import SchedulerError
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import BY_HAND, Record, RunDir, write_record
 from gridtf.schedulers.local import LocalScheduler
+from gridtf.schedulers.local.injob import LocalInJob
 from gridtf.states import AGAIN_CODE, ENDED, JobState, exit_code
 from tests.support.plans import job, resolved
 from tests.support.system import FakeSystem
@@ -24,10 +26,12 @@ ENDS = {"time": "1h", "checkpoint_before": "5m"}
 BEGIN = 5000.0  # of FakeSystem's clock
 
 
-class Site(LocalScheduler):
+class Site(LocalInJob):
     """Says when the job ends, and that it can be started again."""
 
     def __init__(self, end: float | None) -> None:
+        super().__init__(LocalScheduler())
+        vars(self.scheduler)["injob"] = self  # the half that it shows
         self.end = end
         self.asked: list[float] = []
         self.silent = False
@@ -37,7 +41,7 @@ class Site(LocalScheduler):
         self.asked.append(self.system.time())
         if self.silent:
             raise SchedulerError("no answer")
-        return super(LocalScheduler, self).end_of_job(environ, request, started) if self.end is None else self.end
+        return super(LocalInJob, self).end_of_job(environ, request, started) if self.end is None else self.end
 
     def why_not_again(self, environ: Mapping[str, str]) -> str:
         return ""
@@ -46,7 +50,7 @@ class Site(LocalScheduler):
 def saved_at(site: Site, spec: JobSpec, limit: float = 10_000) -> float | None:
     """Seconds after which the checkpoint is requested, asked twice a second; None: not within the limit."""
     clock = site.system
-    ends = EndOfJob(spec, resolved(spec), site, clock)
+    ends = EndOfJob(spec, resolved(spec), site.scheduler, clock)
     while clock.time() < BEGIN + limit:
         if ends.save_now():
             assert not ends.save_now()
@@ -63,7 +67,7 @@ def test_checkpoint_is_requested_that_long_before_the_end() -> None:
 
 def test_end_is_asked_for_once_without_a_checkpoint_before_it() -> None:
     site = Site(BEGIN + 300)  # a site's plugin may have given the job less than it requested
-    ends = EndOfJob(job(time="1h"), resolved(job(time="1h")), site, site.system)
+    ends = EndOfJob(job(time="1h"), resolved(job(time="1h")), site.scheduler, site.system)
     assert [ends.save_now() for _ in range(3)] == [False] * 3
     assert (ends.end, len(site.asked)) == (BEGIN + 300, 1)
     assert saved_at(Site(BEGIN + 60), job(time="1h"), 100) is None
@@ -163,7 +167,9 @@ class Saved:
         attempt = self.run.new_attempt()
         records: dict[str, Record] = {"worker:0": {"progress": {"step": step, "values": {}, "time": 1.0}}}
         end = Verdict(JobState.SAVED, "worker:0 saved", hint="old")
-        decided = goes_on(end, attempt, "4711", self.spec, Site(None), {}, records)
+        scheduler = Site(None).scheduler
+        launched = LaunchedJob(self.run, self.spec, resolved(self.spec), scheduler, "4711", FakeSystem())
+        decided = goes_on(end, attempt, launched, records)
         write_record(attempt.verdict, decided.record("n", 0.0, 1.0))
         return decided
 
@@ -174,9 +180,9 @@ def test_links_are_counted_from_attempt_to_attempt(tmp_path: Path) -> None:
     write_record(saved.run.new_attempt().verdict, {"nonce": "n", "state": "NODE_FAIL", "again": True})  # no link
     last = saved.attempt(30)
     assert [end.again for end in (first, second, last)] == [True, True, False]
-    assert second.reason == "worker:0 saved; the local scheduler starts it again (2 of 2)"
+    assert second.summary == "worker:0 saved; the local scheduler starts it again (2 of 2)"
     assert second.hint == "if that does not happen: gridtf resume 4711"
-    assert last.reason.startswith("worker:0 saved; it is not started again: it has been started again 2 times")
+    assert last.summary.startswith("worker:0 saved; it is not started again: it has been started again 2 times")
     assert last.hint == "to continue with its checkpoints: gridtf resume 4711"
 
 
@@ -189,7 +195,7 @@ def test_job_that_was_cancelled_while_it_saved_does_not_go_on(tmp_path: Path) ->
     saved = Saved(tmp_path, continuations=9)
     write_record(saved.run.cancelled, {"user": "alice", "host": "login", "time": 1.0})
     end = saved.attempt(10)
-    assert (end.again, end.reason) == (False, "worker:0 saved; it is not started again: it was cancelled by alice")
+    assert (end.again, end.summary) == (False, "worker:0 saved; it is not started again: it was cancelled by alice")
 
 
 def test_job_without_continuations_is_told_how_to_resume(tmp_path: Path) -> None:

@@ -78,7 +78,10 @@ def test_examples_in_the_help_parse(name: str) -> None:
         (["list", "--josn"], "gridtf: unknown option --josn\n  did you mean --json?\n"),
         (["list", "x"], "gridtf: unexpected argument 'x'\n  see `gridtf list --help`\n"),
         (["list", "--", "x"], "gridtf: gridtf list takes no command\n  see `gridtf list --help`\n"),
-        (["status"], "gridtf: the following arguments are required: JOB\n  see `gridtf status --help`\n"),
+        (
+            ["status"],
+            "gridtf: the following arguments are required: JOB\n  write: gridtf status JOB; `gridtf list` shows",
+        ),
         (
             ["wait", "x", "--timeout", "soon"],
             "gridtf: argument --timeout: 'soon' is not a number of seconds, nor a time",

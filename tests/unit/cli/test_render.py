@@ -13,6 +13,7 @@ from gridtf.cli import main
 from gridtf.cli.render import _components, _resources, _tasks
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec, TaskSpec
+from gridtf.run import recordtypes
 from tests.support.plans import resolved
 from tests.support.rendering import plan
 from tests.support.scheduler import FakeScheduler
@@ -187,7 +188,7 @@ def test_render_json_has_request_script_and_sources(
     assert main(["render", "--json", "--scheduler", "slurm", "--nodes", "2"]) == 0
     captured = capsys.readouterr()
     shown = json.loads(captured.out)
-    request = Request.from_dict(shown["request"])
+    request = recordtypes.read(Request, shown["request"])
     assert (request.nodes, request.gpus_per_node, request.role("ps").count, request.role("ps").cpus) == (
         (2, 2),
         2,

@@ -15,10 +15,9 @@ import pytest
 from gridtf import schedulers
 from gridtf.doctor import folders
 from gridtf.findings import Examination, Finding, Level, Setting, collect
-from gridtf.jobspec import precheck
+from gridtf.host import mounts
 from gridtf.jobspec.config import Configured
 from gridtf.jobspec.spec import JobSpec
-from gridtf.schedulers import batch
 
 # /proc/self/mounts of a login node: fstab(5)
 MOUNTS = """\
@@ -71,7 +70,7 @@ def test_better_run_root_is_a_setting(root: str, on_network: bool, written: bool
 
 
 def test_working_folder_that_no_other_host_sees_is_one_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch, "own_mounts", lambda: MOUNTS)
+    monkeypatch.setattr(folders, "own_mounts", lambda: MOUNTS)
     monkeypatch.setattr(folders, "suggestion", lambda *_: ("$SCRATCH/gridtf-runs", True))
     monkeypatch.setattr(folders, "usable", lambda root, choose: iter(()))
     slurm, folder = schedulers.get("slurm"), Path("/run/x")
@@ -109,8 +108,8 @@ def test_usable_run_root_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_run_root_is_judged_where_symbolic_links_lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "home").symlink_to("real")
-    monkeypatch.setattr(batch, "own_mounts", lambda: f"{MOUNTS}fs1:/gpfs {tmp_path / 'real'} gpfs rw 0 0\n")
-    monkeypatch.setattr(precheck, "OF_A_HOST", ())
+    monkeypatch.setattr(folders, "own_mounts", lambda: f"{MOUNTS}fs1:/gpfs {tmp_path / 'real'} gpfs rw 0 0\n")
+    monkeypatch.setattr(mounts, "OF_A_HOST", ())
     home = tmp_path / "home"
     found = collect(folders.run_root(NOTHING, schedulers.get("slurm"), {}, home, home / "runs"))
     (finding,) = (finding for finding in found.findings if finding.check == "run_root.shared")

@@ -149,7 +149,7 @@ def test_error_of_a_scheduler_is_its_finding(
 def test_scheduler_that_is_silent_is_a_finding(
     fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(login, "_PATIENCE", 0.3)
+    monkeypatch.setattr(login, "_EXAMINE_LIMIT", 0.3)
     monkeypatch.setattr(fake, "examine", lambda *_: time.sleep(60))
     found = login.examine(os.environ, rough_path).findings
     (finding,) = (item for item in found if item.check == "scheduler")

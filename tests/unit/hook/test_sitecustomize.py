@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import gridtf
-from gridtf.bootstrap.stacks import NUMBER
 from gridtf.contract import LOCAL_DIR, TASK_INDEX, TASK_TYPE, exception_name, stacks_name
+from gridtf.run.stacks import NUMBER
 
 HOOK = Path(gridtf.__file__).parent / "hook"
 PROGRAM = """\

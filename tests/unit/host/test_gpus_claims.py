@@ -149,7 +149,7 @@ class FakeDriver(types.ModuleType):
     def __init__(self) -> None:
         super().__init__("pynvml")
         self.sessions = 0
-        self.broken = False
+        self.broken = self.old = False
 
     def nvmlInit(self) -> None:
         if self.broken:
@@ -173,8 +173,13 @@ class FakeDriver(types.ModuleType):
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
         return int(uuid[4])
 
-    def nvmlDeviceGetMemoryInfo(self, handle: int) -> types.SimpleNamespace:
-        return types.SimpleNamespace(used=(4 << 30) * handle + (5 << 20), total=80 << 30)
+    nvmlMemory_v2 = 0x2000028
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int, version: int | None = None) -> types.SimpleNamespace:
+        if version and self.old:
+            raise self.NVMLError("Function Not Found")
+        reserved = 0 if version else 600 << 20  # what an idle H200 keeps for itself
+        return types.SimpleNamespace(used=(4 << 30) * handle + (5 << 20) + reserved, total=80 << 30)
 
     def nvmlDeviceGetUtilizationRates(self, handle: int) -> types.SimpleNamespace:
         if handle != 1:
@@ -444,6 +449,8 @@ def test_lock_names_begin_with_gridtf_gpu() -> None:
 
 def test_memory_in_use_leaves_out_what_an_idle_gpu_has(driver: FakeDriver) -> None:
     assert memory_in_use(("0", "1", "2", "GPU-3abc", "MIG-7")) == {"1": 4101, "GPU-3abc": 12293}
+    driver.old = True  # one that does not tell apart what a GPU keeps for itself
+    assert memory_in_use(("0", "1")) == {"0": 605, "1": 4701}
     driver.broken = True
     assert memory_in_use(("1",)) == {}
 

@@ -94,14 +94,15 @@ def test_job_file_sets_spec_and_sources(rough_path: Path) -> None:
         ("[tasks.ps]\ngpus = 1", "job.toml:3: tasks.ps.gpus: a ps takes no GPU", "leave it out"),
         ("nodes = ", "job.toml:2: Invalid value", "toml.io"),
         ("nodes = 1\nnodes = 2", "job.toml:3: Cannot overwrite a value", "keep one of the lines"),
+        ("nodes=1\nnodes=2", "job.toml:3: Cannot overwrite a value", "keep one of the lines"),
         ("[env]\n[env]", "job.toml:3: Cannot declare env twice", "toml.io"),
         ("[tasks.ps]\n[tasks.ps]", "job.toml:3: Cannot declare tasks.ps twice", "toml.io"),
         ("setup = [", "job.toml:2: ", "toml.io"),
         ("setup = [1, true]", "job.toml:2: setup: 1 is not a string", ""),
         ("name = ['a', true]", "job.toml:2: name: ['a', true] is not a job name", ""),
         ("nodes = '+3'", "job.toml:2: nodes: '+3' is not a node count", ""),
-        ("time = 'UNLIMITED'", "job.toml:2: time: 'UNLIMITED' is not a walltime", "pass in native: --time=0"),
-        ("mem = 0", "job.toml:2: mem: '0' is not a memory size", "pass in native: --mem=0"),
+        ("time = 'UNLIMITED'", "job.toml:2: time: 'UNLIMITED' is not a walltime", "--native=--time=0"),
+        ("mem = 0", "job.toml:2: mem: '0' is not a memory size", "--native=--mem=0"),
         ("time = '25000-0'", "job.toml:2: time: '25000-0' is longer than 24855 days", ""),
         ("mem = '" + "9" * 400 + "'", "job.toml:2: mem: '99", "16G"),
         (f"nodes = {'9' * 5000}", "job.toml: it is nested too deeply, or a number has", ""),
@@ -171,7 +172,9 @@ def test_missing_job_file_is_reported_with_a_hint(tmp_path: Path) -> None:
         read("job.toml", tmp_path)
     with pytest.raises(NotFoundError, match="no such file: 1") as caught:
         read("--chief 1", tmp_path)
-    assert caught.value.hint == "--chief, --evaluator and --wait take no number; --workers and --ps do"
+    assert caught.value.hint == (
+        "for workers write --workers 1, for parameter servers --ps 1; --chief and --wait take no number"
+    )
     with pytest.raises(NotFoundError, match="no such file: train") as caught:
         read("train", tmp_path)
     assert "a command goes after --" in caught.value.hint
@@ -301,7 +304,7 @@ def test_types_of_the_job_s_own_are_read_and_misspelt_types_refused(tmp_path: Pa
     write(tmp_path / "job.toml", own.replace('"service"', '"servise"'))
     with pytest.raises(UsageError) as caught:
         read("job.toml", tmp_path)
-    assert caught.value.what == "job.toml:3: tasks.board.kind: 'servise' is no kind of task"
+    assert caught.value.what == "job.toml:3: tasks.board.kind: 'servise' is not a kind of task"
 
 
 @pytest.mark.parametrize(
@@ -413,7 +416,7 @@ def test_task_type_without_a_program_is_reported(tmp_path: Path) -> None:
 
 def here(words: str, cwd: Path) -> config.Configured:
     """Read as gridtf_run does."""
-    return config.from_arguments(words.split(), os.environ, cwd, schedulers.job_options(), runs_here=True)
+    return config.from_arguments(words.split(), os.environ, cwd, schedulers.job_options(), use=config.Use.HERE)
 
 
 def test_setup_lines_of_all_layers_add_up_and_keep_their_sources(

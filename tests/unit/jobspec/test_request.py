@@ -12,7 +12,8 @@ from gridtf.errors import SpecError
 from gridtf.jobspec.request import Request, resolve
 from gridtf.jobspec.spec import JobSpec, TaskSpec
 from gridtf.login.render import LOGIN_SIDE
-from gridtf.schedulers.batch import BatchScheduler
+from gridtf.run import recordtypes
+from gridtf.schedulers.words import PLACE
 
 
 def spec(workers: int | None = None, ps: int = 0, **values: Any) -> JobSpec:
@@ -241,9 +242,9 @@ def test_memory_of_only_some_task_types_is_refused() -> None:
     ],
 )
 def test_request_round_trips_through_json(asked: JobSpec) -> None:
-    made = resolve(asked, "slurm", options=BatchScheduler.options)
-    assert Request.from_dict(json.loads(json.dumps(made.to_dict()))) == made
-    in_job = Request.from_dict(json.loads(json.dumps(made.to_dict(in_job=True))))
+    made = resolve(asked, "slurm", options=PLACE)
+    assert recordtypes.read(Request, json.loads(json.dumps(made.to_dict()))) == made
+    in_job = recordtypes.read(Request, json.loads(json.dumps(made.to_dict(in_job=True))))
     assert in_job == made.replace(elements=())
 
 
@@ -252,7 +253,7 @@ def test_request_round_trips_through_json(asked: JobSpec) -> None:
 )
 def test_from_dict_refuses_invalid_requests(data: dict[str, Any]) -> None:
     with pytest.raises((TypeError, LookupError, ValueError)):
-        Request.from_dict(data)
+        recordtypes.read(Request, data)
 
 
 @pytest.mark.parametrize(
@@ -268,5 +269,5 @@ def test_from_dict_refuses_invalid_requests(data: dict[str, Any]) -> None:
 )
 def test_invalid_scheduler_option_is_refused_with_its_key(key: str, values: dict[str, Any]) -> None:
     with pytest.raises(SpecError) as caught:
-        schedulers.get("sge").resolve(JobSpec(command=("x",), **values))
+        schedulers.get("sge").login.resolve(JobSpec(command=("x",), **values))
     assert caught.value.key == key

@@ -112,7 +112,7 @@ def test_required_key(site: Path, tmp_path: Path) -> None:
 
 def test_limits_do_not_apply_to_a_job_that_runs_here(site: Path, tmp_path: Path) -> None:
     """It has its hosts already, and none of its options requests any."""
-    made = config.from_arguments(["--nodes", "99", "--", "x"], os.environ, tmp_path, runs_here=True)
+    made = config.from_arguments(["--nodes", "99", "--", "x"], os.environ, tmp_path, use=config.Use.HERE)
     assert made.spec.nodes == 99
 
 
@@ -150,4 +150,7 @@ def test_set_up_lines_of_profiles_are_left_out_of_a_job_that_runs_here(site: Pat
     site.write_text('[profiles.a]\nsetup = ["module load x"]\n[partitions.b]\nsetup = ["module load y"]\n')
     assert read("--profile a -p b -- x", tmp_path).spec.setup == ("module load y", "module load x")
     words = ["--profile", "a", "-p", "b", "--", "x"]
-    assert config.from_arguments(words, os.environ, tmp_path, schedulers.job_options(), runs_here=True).spec.setup == ()
+    assert (
+        config.from_arguments(words, os.environ, tmp_path, schedulers.job_options(), use=config.Use.HERE).spec.setup
+        == ()
+    )

@@ -3,6 +3,8 @@ tests/golden/wrong-commands.txt."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from gridtf import schedulers
@@ -19,19 +21,23 @@ FLAGS = {flag: option.metavar for option in schedulers.job_options() for flag in
 
 def test_every_row_leads_to_something_that_exists() -> None:
     submit = {flag for action in find_command("submit").parser()._actions for flag in action.option_strings}
-    assert {name.split()[0] for name in synonyms._COMMANDS} <= set(COMMANDS)
-    assert {command for commands, _, _ in synonyms._OF_COMMANDS for command in commands.split()} <= set(COMMANDS)
-    assert {f"--{name.replace('_', '-')}" for row in synonyms._OPTIONS for name in row.split()} <= submit
-    assert set(synonyms._TASK_KEYS) <= set(fields(TaskSpec))
-    assert set(synonyms._TASK_TYPES) <= set(TASK_TYPES)
+    lines = [*synonyms.rows("commands").values(), *synonyms.rows("no_commands").values()]
+    assert {name for line in lines for name in re.findall(r"gridtf (\w+)", line)} <= set(COMMANDS)
+    assert {command for commands, _, _ in synonyms.rows("of_commands") for command in commands.split()} <= set(COMMANDS)
+    assert {f"--{name.replace('_', '-')}" for row in synonyms.rows("options") for name in row.split()} <= {
+        *submit,
+        "--command",
+    }
+    assert set(synonyms.rows("task_keys")) <= set(fields(TaskSpec))
+    assert set(synonyms.rows("task_types")) <= set(TASK_TYPES)
 
 
 def test_no_word_stands_in_two_rows() -> None:
-    for table in (synonyms._OPTIONS, synonyms._TASK_KEYS, synonyms._TASK_TYPES):
-        words = [word for row in table.values() for word in row.split()]
+    by_target = [synonyms.rows(name).values() for name in ("options", "task_keys", "task_types")]
+    by_words = [synonyms.rows(name) for name in ("commands", "no_commands", "items", "typed", "answers")]
+    for found in (*by_target, *by_words):
+        words = [word for row in found for word in row.split()]
         assert len(words) == len(set(words))
-    commands = [word for row, _ in synonyms._COMMANDS.values() for word in row.split()]
-    assert len(commands) == len(set(commands))
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,9 @@ def test_job_file_is_read_by_gridtf(tmp_path: Path) -> None:
     container = {"command": ["python", 'a"b\\c', "d\té", "\u2028"], "resources": {"limits": {"nvidia.com/gpu": "2"}}}
     text = tfjob.convert([manifest(container, successPolicy="AllWorkers")], "a.yaml").text
     (tmp_path / "gridtf.toml").write_text(text)
-    spec = config.configure("gridtf.toml", [], None, {"GRIDTF_SITE_CONFIG": "", "HOME": str(tmp_path)}, tmp_path).spec
+    spec = config.configure(
+        config.Typed("gridtf.toml"), {"GRIDTF_SITE_CONFIG": "", "HOME": str(tmp_path)}, tmp_path
+    ).spec
     assert spec.command == ("python", 'a"b\\c', "d\té", "\u2028", "--steps", "100")
     assert spec.container == "docker://example.org/mnist:1"
     assert (spec.success_policy, spec.gpus_per_task, spec.count("worker"), spec.env) == ("all", 2, 2, {"LEVEL": "2"})

@@ -49,7 +49,7 @@ def runnable(folder: Path, scheduler: str = "local", **values: object) -> Plan:
     bootstrap.write_text(FAKE_BOOTSTRAP)
     given: dict[str, Any] = {"chdir": str(folder), "run_dir": folder / NASTY["directives"], **values}
     made = plan(scheduler, **given)
-    return Plan(made.spec, made.request, made.run_dir, NASTY["quotes"], bootstrap, {})
+    return Plan(made.spec, made.scheduler, made.request, made.run_dir, NASTY["quotes"], bootstrap, {})
 
 
 # --- values reach the job unchanged, without side effects

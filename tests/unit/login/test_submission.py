@@ -40,7 +40,8 @@ def test_prepare_returns_a_plan_without_side_effects(rough_path: Path) -> None:
     spec = RUNS.replace(name="n", chdir=str(rough_path))
     assert plan == Plan(
         spec=spec,
-        request=schedulers.get("slurm").resolve(spec),
+        scheduler=schedulers.get("slurm"),
+        request=schedulers.get("slurm").login.resolve(spec),
         run_dir=plan.run_dir,
         python=sys.executable,
         bootstrap=resources.bootstrap_script(),
@@ -77,7 +78,7 @@ def test_prepare_takes_a_relative_image_from_the_current_folder(rough_path: Path
 
 def test_prepare_takes_the_available_scheduler(fake: FakeScheduler, rough_path: Path) -> None:
     plan = submission.prepare(JobSpec(command=("x",)))
-    assert (plan.scheduler, plan.sources["scheduler"]) == ("slurm", "found on this machine")
+    assert (plan.scheduler.name, plan.sources["scheduler"]) == ("slurm", "found on this machine")
     assert plan.spec.scheduler is None
 
 

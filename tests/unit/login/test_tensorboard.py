@@ -32,7 +32,7 @@ def test_job_for_tensorboard_requests_one_cpu_where_the_other_job_ran(fake: Fake
     made = spec(
         nodes=4, gpus_per_node=4, partition="gpu", account="ml", native=["--exclusive", "--array=1-3"], restarts=2
     )
-    request = schedulers.get("slurm").resolve(made)
+    request = schedulers.get("slurm").login.resolve(made)
     assert (request.nodes, request.gpus_per_node, request.training, request.task_cpus) == ((1, 1), 0, 1, 1)
     assert (made.partition, made.account, made.native, made.walltime) == ("gpu", "ml", ("--qos=long",), 8 * 3600)
     assert made.command[-4:] == ("--host", "127.0.0.1", "--port", "{master_port}")

@@ -676,7 +676,7 @@ def test_job_cancelled_while_pending() -> None:
     ("queue", "reason"),
     [
         (JobStatus(CANCELLED, "deleted with qdel"), "deleted with qdel during the set-up"),
-        (JobStatus(CANCELLED, "by alice"), "CANCELLED by alice during the set-up"),
+        (JobStatus(CANCELLED, "by alice", by="alice"), "CANCELLED by alice during the set-up"),
         (JobStatus(CANCELLED), "CANCELLED during the set-up"),
         (JobStatus(TIMEOUT, "the walltime is over"), "the walltime is over during the set-up"),
     ],
@@ -690,7 +690,8 @@ def test_queue_reason_explains_an_end_during_the_set_up(queue: JobStatus, reason
 def test_launcher_is_reported_killed_only_when_the_queue_says_so() -> None:
     assert "the launcher on h0 ended; the sch" in view(JobStatus(FAILED, "its script ended with exit code 1")).reason
     assert view(GONE).reason == "ended without a verdict: the launcher on h0 ended"
-    killed = view(JobStatus(FAILED, "its script was killed by SIGKILL: by a user")).reason
+    why = "killed by SIGKILL: by a user"
+    killed = view(JobStatus(FAILED, f"its script was {why}", killed=why)).reason
     assert killed == "ended without a verdict: the launcher on h0 was killed by SIGKILL: by a user"
 
 

@@ -54,7 +54,11 @@ def test_job_that_only_waits_has_an_axis() -> None:
 
 
 @pytest.mark.parametrize(
-    ("low", "high"), [(0, 1), (0, 0), (5, 5), (-3, -3), (0.001, 0.0017), (-1e9, 1e12), (0, 100), (97, 99)]
+    ("low", "high"),
+    [
+        *((0, 1), (0, 0), (5, 5), (-3, -3), (0.001, 0.0017), (-1e9, 1e12), (0, 100), (97, 99)),
+        *((0, 4e-14), (1e-300, 3e-300), (0.3, math.nextafter(0.3, 1)), (1e20, math.nextafter(1e20, math.inf))),
+    ],
 )
 def test_scale_holds_the_values(low: float, high: float) -> None:
     marks = drawing.scale(low, high)

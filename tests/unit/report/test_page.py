@@ -13,9 +13,9 @@ import pytest
 
 from gridtf.report import page
 from gridtf.report.save import MARK
-from gridtf.report.secrets import MASK
 from gridtf.run import jsonlines
 from gridtf.run.rundir import RunDir, read_record, write_record
+from gridtf.secrets import MASK
 from tests.support import mutations, recordedruns
 from tests.support.plans import NONCE
 from tests.support.recordedruns import BEGIN

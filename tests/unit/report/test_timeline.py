@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gridtf.report import timeline
-from gridtf.report.timeline import Phase, Told
+from gridtf.report.timeline import AttemptData, Phase
 from gridtf.run.rundir import Record
 
 EVENTS: list[Record] = [
@@ -31,7 +31,7 @@ VERDICT = {"state": "FAILED", "reason": "why", "ended": 92.0}
 
 
 def test_phases_follow_the_events() -> None:
-    (attempt,) = timeline.attempts([Told(1, events=EVENTS, verdict=VERDICT)], 0.0, 500.0)
+    (attempt,) = timeline.attempts([AttemptData(1, events=EVENTS, verdict=VERDICT)], 0.0, 500.0)
     assert attempt.phases == (
         Phase("queue", 0, 20),
         Phase("start", 20, 25),
@@ -43,7 +43,7 @@ def test_phases_follow_the_events() -> None:
 
 
 def test_task_that_was_started_again_has_two_stretches() -> None:
-    (attempt,) = timeline.attempts([Told(1, events=EVENTS, verdict=VERDICT)], 0.0, 500.0)
+    (attempt,) = timeline.attempts([AttemptData(1, events=EVENTS, verdict=VERDICT)], 0.0, 500.0)
     first, second = attempt.tasks["worker:1"]
     assert (first.begin, first.end, first.state, first.exit) == (30, 60, "FAILED", 3)
     assert (second.begin, second.end, second.state, second.host) == (62, 92, "STOPPED", "n2")
@@ -51,7 +51,7 @@ def test_task_that_was_started_again_has_two_stretches() -> None:
 
 
 def test_running_job_lasts_until_now() -> None:
-    (attempt,) = timeline.attempts([Told(1, events=EVENTS[:7])], 0.0, 75.0)
+    (attempt,) = timeline.attempts([AttemptData(1, events=EVENTS[:7])], 0.0, 75.0)
     assert (attempt.state, attempt.end) == ("RUNNING", 75)
     assert attempt.tasks["worker:0"][0].state == "RUNNING"
     assert attempt.phases[-1] == Phase("training", 30, 75)
@@ -59,7 +59,9 @@ def test_running_job_lasts_until_now() -> None:
 
 def test_next_attempt_waits_from_the_end_of_the_one_before() -> None:
     later = [{**event, "time": event["time"] + 1000} for event in EVENTS[1:7]]
-    first, second = timeline.attempts([Told(1, events=EVENTS, verdict=VERDICT), Told(2, events=later)], 0.0, 1100.0)
+    first, second = timeline.attempts(
+        [AttemptData(1, events=EVENTS, verdict=VERDICT), AttemptData(2, events=later)], 0.0, 1100.0
+    )
     assert second.begin == first.end == 92
     assert second.phases[0] == Phase("queue", 92, 1020)
 
@@ -67,14 +69,16 @@ def test_next_attempt_waits_from_the_end_of_the_one_before() -> None:
 def test_attempt_in_the_same_allocation_waits_for_nothing() -> None:
     later = [{**event, "time": event["time"] + 100} for event in EVENTS[1:7]]
     verdict = {**VERDICT, "next": 2}
-    _, second = timeline.attempts([Told(1, events=EVENTS, verdict=verdict), Told(2, events=later)], 0.0, 200.0)
+    _, second = timeline.attempts(
+        [AttemptData(1, events=EVENTS, verdict=verdict), AttemptData(2, events=later)], 0.0, 200.0
+    )
     assert second.phases[0] == Phase("start", 92, 125)
     assert second.allocated == second.begin == 92
 
 
 def test_attempt_whose_launcher_was_killed_ends_before_the_next() -> None:
     later = [{**event, "time": event["time"] + 1000} for event in EVENTS[1:7]]
-    first, _ = timeline.attempts([Told(1, events=EVENTS[:7]), Told(2, events=later)], 0.0, 1100.0)
+    first, _ = timeline.attempts([AttemptData(1, events=EVENTS[:7]), AttemptData(2, events=later)], 0.0, 1100.0)
     assert (first.state, first.end) == ("UNKNOWN", 1020)
     assert first.tasks["worker:0"][0].state == "STOPPED"
 
@@ -84,7 +88,9 @@ def test_older_job_without_events() -> None:
         "worker:1": {"state": "FAILED", "started": 12.0, "ended": 20.0, "exit": 1},
         "worker:10": {"state": "PENDING"},
     }
-    told = Told(1, launcher={"began": 5.0}, hosts={"n1": {"tasks": tasks}}, verdict={"state": "FAILED", "ended": 21.0})
+    told = AttemptData(
+        1, launcher={"began": 5.0}, hosts={"n1": {"tasks": tasks}}, verdict={"state": "FAILED", "ended": 21.0}
+    )
     (attempt,) = timeline.attempts([told], 0.0, 100.0)
     assert attempt.phases == (Phase("queue", 0, 5), Phase("start", 5, 12), Phase("training", 12, 21))
     assert attempt.tasks["worker:1"][0].exit == 1
@@ -92,22 +98,22 @@ def test_older_job_without_events() -> None:
 
 
 def test_attempt_of_which_nothing_is_known() -> None:
-    (attempt,) = timeline.attempts([Told(1)], None, 100.0)
+    (attempt,) = timeline.attempts([AttemptData(1)], None, 100.0)
     assert (attempt.begin, attempt.end, attempt.phases, attempt.tasks) == (100, 100, (), {})
 
 
 def test_clocks_that_differ_make_no_negative_phase() -> None:
     odd = [EVENTS[0], {"time": -50.0, "event": "allocated", "hosts": ["n1"]}, EVENTS[5]]
-    (attempt,) = timeline.attempts([Told(1, events=odd)], 0.0, 10.0)
+    (attempt,) = timeline.attempts([AttemptData(1, events=odd)], 0.0, 10.0)
     assert all(phase.end > phase.begin for phase in attempt.phases)
 
 
-def many(count: int) -> Told:
+def many(count: int) -> AttemptData:
     events: list[Record] = [
         {"time": 1.0, "event": "started", "task": f"worker:{number}", "host": "n"} for number in range(count)
     ]
     events.append({"time": 5.0, "event": "ended", "task": "worker:9", "state": "FAILED", "exit": 1})
-    return Told(1, events=events)
+    return AttemptData(1, events=events)
 
 
 def test_many_tasks_share_rows() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from gridtf.jobspec.request import resolve
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run import recordtypes
 from gridtf.run.recordtypes import check
+from gridtf.values import Value, as_dict
 
 PACKAGE = Path(recordtypes.__file__).parents[1]
 TASK = {
@@ -60,6 +63,8 @@ def test_check_accepts_records_of_gridtf(kind: Any, value: object) -> None:
         (recordtypes.Plan, {**PLAN, "tasks": [TASK, {**TASK, "index": "0"}]}, "tasks.1.index is '0'"),
         (recordtypes.Plan, {**PLAN, "tasks": [{**TASK, "type": "../x"}]}, "tasks.0.type is '../x'"),
         (recordtypes.Plan, {**PLAN, "tasks": {}}, "tasks is {}"),
+        (recordtypes.Plan, {**PLAN, "whole": [2]}, "whole is [2]"),
+        (recordtypes.Plan, {**PLAN, "whole": [2, 4, 1]}, "whole is [2, 4, 1]"),
         (recordtypes.Plan, {**PLAN, "job": {"id": "7", "name": "x"}}, "job.scheduler is missing"),
         (recordtypes.Plan, {**PLAN, "hosts": {"a\x1b": 1}}, r"hosts.a\x1b is 1"),
         (recordtypes.Submitted, {"scheduler": "slurm", "job_id": "--user=alice"}, "job_id is '--user=alice'"),
@@ -78,6 +83,48 @@ def test_check_accepts_records_of_gridtf(kind: Any, value: object) -> None:
 )
 def test_check_reports_the_key_and_the_wrong_value(kind: Any, value: object, wrong: str) -> None:
     assert check(kind)(value) == wrong
+
+
+class Part(Value):
+    name: str
+    size: int | None = None
+
+
+class Whole(Value):
+    parts: tuple[Part, ...]
+    span: tuple[int, int]
+    words: frozenset[str]
+    texts: Mapping[str, str]
+    share: float | None
+    done: bool = False
+
+
+def test_value_is_read_from_what_it_is_written_as() -> None:
+    whole = Whole((Part("a", 1), Part("b")), (1, 2), frozenset("ba"), {"x": "y"}, 0.5)
+    record = json.loads(json.dumps(as_dict(whole)))
+    assert record["words"] == ["a", "b"]
+    assert recordtypes.read(Whole, {**record, "of a later gridtf": 1}) == whole
+    del record["done"], record["parts"][1]["size"]
+    assert recordtypes.read(Whole, record) == whole
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        ({"parts": [{"name": "a"}, {"name": 1}]}, "parts.1.name is 1"),
+        ({"parts": [{"size": 1}]}, "parts.0.name is missing"),
+        ({"parts": [{"name": "a", "size": -1}]}, "parts.0.size is -1"),
+        ({"span": [1]}, "span is [1]"),
+        ({"words": "ab"}, "words is 'ab'"),
+        ({"texts": {"x": None}}, "texts.x is None"),
+        ({"share": "0.5"}, "share is '0.5'"),
+        ({"done": 1}, "done is 1"),
+    ],
+)
+def test_record_that_is_none_of_a_value_says_what_is_wrong(change: dict[str, Any], wrong: str) -> None:
+    record = as_dict(Whole((), (1, 2), frozenset(), {}, None))
+    with pytest.raises(ValueError, match=re.escape(wrong)):
+        recordtypes.read(Whole, {**record, **change})
 
 
 def test_check_abbreviates_huge_or_deep_values() -> None:

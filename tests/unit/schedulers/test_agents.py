@@ -28,7 +28,7 @@ def test_agent_that_was_never_started_is_started_again(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(agents, "_PAUSES", (0, 0, 0))
+    monkeypatch.setattr(agents, "_RESTART_PAUSES", (0, 0, 0))
     count = tmp_path / "count"
     argv = ["sh", "-c", COUNT, str(count), str(refusals)]
     started = agents.StartedAgents(argv, {"PATH": "/usr/bin:/bin"}, tmp_path / "log", of_host)

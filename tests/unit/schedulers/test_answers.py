@@ -15,7 +15,7 @@ from gridtf.errors import SchedulerError
 from gridtf.schedulers import answers, get
 from gridtf.schedulers.answers import Answers, Store
 from gridtf.schedulers.api import JobIdentity, JobStatus
-from gridtf.schedulers.batch import NoAnswerError
+from gridtf.schedulers.commands import NoAnswerError
 from tests.support.clocks import Clock
 from tests.support.states import PENDING, RUNNING, UNKNOWN
 
@@ -145,7 +145,7 @@ def test_job_whose_question_is_refused_spoils_no_other_answer(store: Store, serv
     assert store.ask([TWO], 1000.0, refuses_one).statuses == {"2": JobStatus(RUNNING)}
 
 
-@pytest.mark.parametrize("suffix", ["json", "wanted", "void", "lock"])
+@pytest.mark.parametrize("suffix", ["notes", "void", "lock"])
 @pytest.mark.parametrize("content", [b"\xff\x00{", b"[1]", b'{"1": [1]}', b"null\n7\n{}", b"1e9", b"nan"])
 def test_damaged_files_cost_no_more_than_a_question(
     suffix: str, content: bytes, store: Store, server: Server, tmp_path: Path
@@ -297,6 +297,12 @@ def test_fifty_processes_ask_a_few_times(tmp_path: Path) -> None:
     assert len(asked) < 15
 
 
+def test_what_gridtf_notes_of_a_submission_is_no_detail_of_the_job() -> None:
+    record = {"scheduler": "slurm", "name": "x", "user": "alice", "host": "n1", "time": 1.0, "command": ["gridtf"]}
+    job = JobIdentity.from_record({**record, "job_id": "7", "cluster": "a", "elements": ["1"]})
+    assert job == JobIdentity("7", {"name": "x", "cluster": "a"}, "alice", "n1")
+
+
 # --- where answers lie
 
 
@@ -337,18 +343,18 @@ def test_folder_of_another_user_is_not_used(tmp_path: Path) -> None:
 )
 def test_servers_are_told_apart(name: str, variable: str, value: str) -> None:
     scheduler = get(name)
-    assert scheduler.server(ONE, {}) == scheduler.server(TWO, {"TERM": "x"}) != ""
-    assert scheduler.server(ONE, {}) != scheduler.server(ONE, {variable: value})
+    assert scheduler.login.server(ONE, {}) == scheduler.login.server(TWO, {"TERM": "x"}) != ""
+    assert scheduler.login.server(ONE, {}) != scheduler.login.server(ONE, {variable: value})
 
 
 def test_clusters_and_programs_are_told_apart(tmp_path: Path) -> None:
     slurm = get("slurm")
-    assert slurm.server(ONE, {}) != slurm.server(ONE.replace(details={"cluster": "b"}), {})
+    assert slurm.login.server(ONE, {}) != slurm.login.server(ONE.replace(details={"cluster": "b"}), {})
     squeue = tmp_path / "squeue"
     squeue.write_text("#!/bin/sh\n")
     squeue.chmod(0o755)
-    assert slurm.server(ONE, {}) != slurm.server(ONE, {"PATH": str(tmp_path)})
+    assert slurm.login.server(ONE, {}) != slurm.login.server(ONE, {"PATH": str(tmp_path)})
 
 
 def test_local_scheduler_has_no_server() -> None:
-    assert get("local").server(ONE, dict(os.environ)) == ""
+    assert get("local").login.server(ONE, dict(os.environ)) == ""

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from gridtf.errors import SpecError
-from gridtf.schedulers import batch
+from gridtf.host import mounts
 from gridtf.schedulers.api import AgentEnd
+from gridtf.schedulers.injob import BatchInJob
+from gridtf.schedulers.login import check_shared
 from gridtf.schedulers.sge import GridEngine
 from tests.support.rendering import plan
 
@@ -39,27 +41,27 @@ tmpfs /data tmpfs rw 0 0
     ],
 )
 def test_file_system_of_a_folder(folder: str, kind: str) -> None:
-    assert batch.file_system(Path(folder), MOUNTS)[1] == kind
+    assert mounts.file_system(Path(folder), MOUNTS)[1] == kind
 
 
 def test_run_directory_in_memory_is_refused() -> None:
     with pytest.raises(SpecError, match="run_root: /tmp/runs/a cannot be seen by other hosts") as caught:
-        batch.check_shared(plan("slurm", run_dir="/tmp/runs/a", chdir="/home/me"), MOUNTS)
+        check_shared(plan("slurm", run_dir="/tmp/runs/a", chdir="/home/me"), MOUNTS)
     assert caught.value.why == "/tmp is a tmpfs, which lies in the memory of this host"
 
 
 def test_working_folder_in_memory_is_refused() -> None:
     with pytest.raises(SpecError, match="chdir: /tmp/me cannot be seen"):
-        batch.check_shared(plan("slurm", run_dir="/home/me/run", chdir="/tmp/me"), MOUNTS)
+        check_shared(plan("slurm", run_dir="/home/me/run", chdir="/tmp/me"), MOUNTS)
 
 
 def test_folders_that_may_be_shared_are_accepted() -> None:
-    batch.check_shared(plan("slurm", run_dir="/home/me/run", chdir="/home/me"), MOUNTS)
+    check_shared(plan("slurm", run_dir="/home/me/run", chdir="/home/me"), MOUNTS)
 
 
 @pytest.mark.parametrize(("code", "end"), [(0, 0), (3, 3), (128, 128), (137, -9), (-15, -15)])
 def test_agent_end_of_an_exit_code(code: int, end: int) -> None:
-    found = batch.BatchScheduler.agent_end(GridEngine(), "n2", code, ["a", "b", "c", "d"])
+    found = BatchInJob.agent_end(GridEngine().injob, "n2", code, ["a", "b", "c", "d"])
     assert found == AgentEnd(end, "n2", ("b", "c", "d"), None)
 
 
@@ -70,7 +72,7 @@ from pathlib import Path
 from gridtf.host.processes import block_signals
 from gridtf.schedulers.agents import StartedAgents
 from gridtf.schedulers.api import AgentEnd
-from gridtf.schedulers.batch import run_command
+from gridtf.schedulers.commands import run_command
 
 block_signals()
 os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), int(sys.argv[1])))

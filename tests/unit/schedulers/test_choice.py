@@ -62,6 +62,6 @@ def test_machine_with_commands_that_do_not_work_is_not_taken_unasked(
 def test_name_of_a_hand_written_script_s_job(scheduler: str, variable: str, text: str, name: str | None) -> None:
     """What sbatch and qsub call a job without a name, such as its script, is no name."""
     found = schedulers.get(scheduler)
-    assert found.given_name({"ENVIRONMENT": "BATCH", variable: text}) == name
-    assert found.given_name({variable: text}) is None  # in salloc or qlogin
-    assert schedulers.get("local").given_name({"ENVIRONMENT": "BATCH", variable: text}) is None
+    assert found.injob.given_name({"ENVIRONMENT": "BATCH", variable: text}) == name
+    assert found.injob.given_name({variable: text}) is None  # in salloc or qlogin
+    assert schedulers.get("local").injob.given_name({"ENVIRONMENT": "BATCH", variable: text}) is None

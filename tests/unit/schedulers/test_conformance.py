@@ -33,7 +33,7 @@ class TestLiveLocal(LiveConformance):
 
     def unknown_job(self) -> JobIdentity:
         # without the process's start time, as in a record of an earlier version
-        return JobIdentity("999999.here", {"pid": 999999, "boot": "another"}, host=local.identity({}).host)
+        return JobIdentity("999999.here", {"pid": 999999, "boot": "another"}, host=local.injob.identity({}).host)
 
 
 # --- Slurm

@@ -14,15 +14,16 @@ import pytest
 from gridtf import schedulers
 from gridtf.errors import GridtfError
 from gridtf.jobspec.config import Configured
-from gridtf.schedulers import local
 from gridtf.schedulers.api import Plan
-from gridtf.schedulers.local import scheduler
+from gridtf.schedulers.local import machine, scheduler
 from tests.support.plans import job
 
 
 def check(**spec: Any) -> Sequence[str]:
     made = job(**spec)
-    return scheduler.check(Plan(made, scheduler.resolve(made), Path("/run"), "/usr/bin/python3", Path("/boot.sh"), {}))
+    return scheduler.login.check(
+        Plan(made, scheduler, scheduler.login.resolve(made), Path("/run"), "/usr/bin/python3", Path("/boot.sh"), {})
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -51,8 +52,8 @@ def test_open_number_of_workers_is_one_without_gpus(spec: dict[str, Any], slots:
     assert note.startswith("one worker, since ")
     assert note.endswith(" has no GPU: --workers N starts N, up to one for each of 2 cores")
     made = job(**spec)
-    request = scheduler.resolve(made)
-    assert scheduler.allocation({}, request, lambda why, seconds: None).hosts[0].slots == slots
+    request = scheduler.login.resolve(made)
+    assert scheduler.injob.allocation({}, request, lambda why, seconds: None).hosts[0].slots == slots
 
 
 @pytest.mark.parametrize("spec", [{"tasks_per_node": 2}, {"env": {"GRIDTF_LOCAL_GPUS": "0,1"}}])
@@ -106,12 +107,12 @@ def test_cancel_does_not_signal_another_process_with_the_same_pid(wrong: dict[st
     """A pid may belong to another process by now; only with start time and boot id it identifies a process."""
     with subprocess.Popen(["sleep", "600"]) as process:
         try:
-            right = local._identity(process.pid).replace(user="alice")
-            scheduler.cancel(right.replace(details={**right.details, **wrong}))
+            right = machine.identity(process.pid).replace(user="alice")
+            scheduler.login.cancel(right.replace(details={**right.details, **wrong}))
             missing = {key: value for key, value in right.details.items() if key not in wrong}
-            scheduler.cancel(right.replace(details=missing))
+            scheduler.login.cancel(right.replace(details=missing))
             assert process.poll() is None
-            scheduler.cancel(right)
+            scheduler.login.cancel(right)
             assert process.wait(60) == -signal.SIGTERM
         finally:
             process.kill()
@@ -120,6 +121,6 @@ def test_cancel_does_not_signal_another_process_with_the_same_pid(wrong: dict[st
 def test_examination_names_cores_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     given = Configured(job(), {})
     for listed, words in (("", "2 cores, no GPU that the driver reports"), ("0,1", "2 cores, 2 GPUs (0, 1)")):
-        (finding,) = scheduler.examine({"GRIDTF_LOCAL_GPUS": listed}, given).findings
+        (finding,) = scheduler.login.examine({"GRIDTF_LOCAL_GPUS": listed}, given).findings
         assert (finding.level, finding.check) == ("ok", "scheduler")
         assert finding.message == f"jobs run on this machine, {os.uname().nodename}: {words}"

@@ -15,7 +15,7 @@ import pytest
 from gridtf.contract import Task
 from gridtf.errors import GridtfError, UsageError
 from gridtf.training import group as module
-from gridtf.training.exchange import SLOTS, WEIGHT
+from gridtf.training.exchange import SLOTS, WEIGHT, Interval
 from gridtf.training.group import Group, averaging, current
 
 
@@ -82,8 +82,10 @@ def together(count: int, member: Callable[[Group], Any], **options: Any) -> list
     """Call a function with the group of each of several members at once; returns what they return."""
     sums = Sums(count)
     names = [f"worker:{rank}" for rank in range(count)]
+    state = {"optimizer_state": options.pop("optimizer_state", False)}
+    groups = [Group(names, rank, sums.link(rank), Interval(**options), **state) for rank in range(count)]
     with ThreadPoolExecutor(count) as pool:
-        running = [pool.submit(member, Group(names, rank, sums.link(rank), **options)) for rank in range(count)]
+        running = [pool.submit(member, group) for group in groups]
         return [future.result() for future in running]
 
 
@@ -177,7 +179,8 @@ def test_exchanges_by_time_need_no_equal_number_of_steps() -> None:
     clocks = [0.0, 0.0]
     sums = Sums(2)
     names = ["worker:0", "worker:1"]
-    groups = [Group(names, rank, sums.link(rank), seconds=8, clock=lambda rank=rank: clocks[rank]) for rank in (0, 1)]  # type: ignore[misc]
+    intervals = [Interval(seconds=8, clock=lambda rank=rank: clocks[rank]) for rank in (0, 1)]  # type: ignore[misc]
+    groups = [Group(names, rank, sums.link(rank), interval) for rank, interval in enumerate(intervals)]
     with ThreadPoolExecutor(2) as pool:
         done = list(pool.map(member, groups))
     assert done == [((8 * 1 + 4 * 2) / 12, 8), ((8 * 1 + 4 * 2) / 12, 4)]

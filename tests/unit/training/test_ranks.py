@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gridtf.training.exchange import Interval
 from gridtf.training.group import Group
 from gridtf.training.ranks import Alone, Averaged, is_leader, steps_until
 
@@ -43,7 +44,7 @@ def test_process_outside_a_job_keeps_its_own_checkpoints(monkeypatch: pytest.Mon
 def test_members_of_a_group_save_right_after_an_exchange() -> None:
     """A group with one member and no link; ``exchanged`` and ``agreed_checkpoint`` as group.step() sets them."""
     ended: list[str] = []
-    group: Any = Group(["worker:0"], 0, None, every=2)  # type: ignore[arg-type]
+    group: Any = Group(["worker:0"], 0, None, Interval(2))  # type: ignore[arg-type]
     averaged = Averaged(group, lambda: ended.append("end"))
     assert averaged.leads
     assert (averaged.together, averaged.wanted(1)) == (False, False)

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from gridtf.errors import SchedulerError, SpecError
-from gridtf.schedulers.batch import Answer
-from gridtf.schedulers.sge import GridEngine, advice, scheduler
-from gridtf.schedulers.sge.advice import PE, Cell, Queue, Requested
+from gridtf.schedulers.commands import Answer
+from gridtf.schedulers.sge import GridEngine, advice, offers, scheduler
+from gridtf.schedulers.sge.advice import Requested
+from gridtf.schedulers.sge.commands import sge
 from gridtf.schedulers.sge.directives import Resource
+from gridtf.schedulers.sge.offers import PE, Cell, Queue
 from tests.support.rendering import SCRIPT, plan
 
 RULES = {"rr": "$round_robin", "fill": "$fill_up", "two": "2", "smp": "$pe_slots", "loose": "$round_robin"}
@@ -22,7 +24,7 @@ SITE = Cell(
     queues=[Queue("all.q", frozenset({"rr", "fill", "two", "smp"}), None), Queue("short.q", frozenset({"rr"}), 600)],
     resources=[Resource("gpu", "gpu", "YES"), Resource("mem_free", "mf", "NO")],
     projects=["ml"],
-    hosts=["n1", "n2"],
+    submit_hosts=["n1", "n2"],
 )
 REFUSED = "Unable to run job: {}\nExiting.\n"
 NO_QUEUES = "Unable to run job: Job 33 {}\nverification: no suitable queues\nExiting.\n"
@@ -35,7 +37,7 @@ def workers(count: int, **more: Any) -> dict[str, Any]:
 
 def requested(gpu: Resource | None = None, **values: Any) -> Requested:
     made = plan("sge", name="x", **values)
-    return Requested.of(made.request, made.spec, gpu)
+    return Requested.of(made.replace(site=[gpu] if gpu else None))
 
 
 def counting(consumable: str, kind: str = "INT") -> Resource:
@@ -409,22 +411,22 @@ class Commands:
 def test_missing_parallel_environment_names_possible_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     made = plan("sge", name="x", **workers(8))
     monkeypatch.setattr(GridEngine, "is_available", lambda self, environ: True)
-    monkeypatch.setattr(scheduler, "run", Commands())
+    monkeypatch.setattr(sge, "run", Commands())
     fitting = [name for name, pe in PES.items() if not advice.pe_problem(pe, requested(pe="any", **workers(8)))]
     assert 0 < len(fitting) < len(PES)
     with pytest.raises(SpecError) as caught:
-        scheduler.directives(made)
+        scheduler.login.directives(made)
     assert caught.value.key == "pe"
     assert caught.value.hint == f"name one with --pe; possibly suitable: {', '.join(fitting)}"
-    monkeypatch.setattr(scheduler, "run", lambda argv, limit: Answer(1, "", "denied"))
+    monkeypatch.setattr(sge, "run", lambda argv, limit: Answer(1, "", "denied"))
     with pytest.raises(SpecError) as caught:
-        scheduler.directives(made)
+        scheduler.login.directives(made)
     assert caught.value.hint == "name one with --pe; `qconf -spl` lists them"
 
 
 def test_check_of_a_valid_job_runs_three_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     commands = Commands()
-    monkeypatch.setattr(scheduler, "run", commands)
+    monkeypatch.setattr(sge, "run", commands)
     assert advice.check(plan("sge", name="x", pe="rr", **workers(8))) == ()
     assert [argv[:3] for argv in commands.calls] == [["qsub", "-w", "v"], ["qconf", "-sp", "rr"], ["qstat", "-g", "c"]]
 
@@ -432,19 +434,19 @@ def test_check_of_a_valid_job_runs_three_commands(monkeypatch: pytest.MonkeyPatc
 def test_complex_is_asked_once_from_rendering_to_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     commands = Commands()
     monkeypatch.setattr(GridEngine, "is_available", lambda self, environ: True)
-    monkeypatch.setattr(scheduler, "run", commands)
+    monkeypatch.setattr(sge, "run", commands)
     made = plan("sge", name="x", pe="smp", gpus_per_task=1, cpus_per_task=4, exclude=["n1"], **workers(2))
-    assert "-l gpu=0.25" in scheduler.directives(made)  # qconf is refused: per slot
+    assert "-l gpu=0.25" in scheduler.login.directives(scheduler.login.with_site(made))  # qconf is refused: per slot
     commands.complex = COMPLEX.replace("YES        0 ", "JOB        0 ")
-    for _ in range(2):
-        commands.calls.clear()
-        assert "-l gpu=2" in scheduler.directives(made)
-        assert "-l h=!(n1)" in scheduler.directives(made)
-        assert advice.check(made) == ()
-        assert [argv[1] for argv in commands.calls] == ["-sc", "-sel", "-w", "-sp", "-g"]
     commands.calls.clear()
-    scheduler.directives(plan("sge", name="x", gpus_per_task=1))  # one slot: the same in any case
-    scheduler.directives(plan("sge", name="x", pe="smp", native=["-l gpu=1"], **workers(2)))
+    made = scheduler.login.with_site(made)
+    assert "-l gpu=2" in scheduler.login.directives(made)
+    assert "-l h=!(n1)" in scheduler.login.directives(made)
+    assert advice.check(made) == ()
+    assert [argv[1] for argv in commands.calls] == ["-sc", "-sel", "-w", "-sp", "-g"]
+    commands.calls.clear()
+    scheduler.login.with_site(plan("sge", name="x", pe="smp", **workers(2)))
+    scheduler.login.with_site(plan("sge", name="x", pe="smp", gpus_per_task=1, native=["-l gpu=1"], **workers(2)))
     assert commands.calls == []
 
 
@@ -454,7 +456,7 @@ def test_job_waits_where_all_of_its_queues_are_disabled() -> None:
 
     def notes(**values: Any) -> list[str]:
         made = plan("sge", name="x", **values)
-        return advice.closed_queues(advice.Requested.of(made.request, made.spec), states)
+        return advice.closed_queues(Requested.of(made), states)
 
     note = "the job waits until one of its queues can start jobs, all are disabled or in error: all.q"
     assert notes(pe="fill", **workers(2)) == notes(partition="all.q") == [note]
@@ -486,12 +488,12 @@ def test_job_whose_hosts_are_all_excluded_is_refused() -> None:
 
 def test_unsuitable_parallel_environment_names_suitable_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     no = Answer(1, "", NO_QUEUES.format('cannot run in PE "smp" because it only offers 4 slots'))
-    monkeypatch.setattr(scheduler, "run", Commands(smp=no))
+    monkeypatch.setattr(sge, "run", Commands(smp=no))
     with pytest.raises(SpecError) as caught:
         advice.check(plan("sge", name="x", pe="loose", **workers(8)))
     assert caught.value.hint == "suitable PEs: rr, fill"
     commands = Commands(v=no)
-    monkeypatch.setattr(scheduler, "run", commands)
+    monkeypatch.setattr(sge, "run", commands)
     with pytest.raises(SpecError, match="8 slots on one host") as caught:
         advice.check(plan("sge", name="x", pe="smp", **workers(8)))
     assert caught.value.hint == "suitable PEs: rr, fill"
@@ -499,7 +501,7 @@ def test_unsuitable_parallel_environment_names_suitable_ones(monkeypatch: pytest
 
 
 def test_walltime_like_the_array_tasks_of_qsub_has_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "run", Commands())
+    monkeypatch.setattr(sge, "run", Commands())
     (note,) = advice.check(plan("sge", name="x", time="1-10"))
     assert note == "time: 1-10 is the walltime 1-10:00:00; array tasks, as of qsub -t, are written --native='-t 1-10'"
     assert advice.check(plan("sge", name="x", time="1:00:00")) == ()
@@ -508,7 +510,7 @@ def test_walltime_like_the_array_tasks_of_qsub_has_a_note(monkeypatch: pytest.Mo
 def test_check_of_resources_reported_by_load_sensors(monkeypatch: pytest.MonkeyPatch) -> None:
     unknown = '(-l mem_free=1M) cannot run in queue "all.q@n4" because job requests unknown resource (mem_free)'
     commands = Commands(v=Answer(1, "", NO_QUEUES.format(unknown)))
-    monkeypatch.setattr(scheduler, "run", commands)
+    monkeypatch.setattr(sge, "run", commands)
     assert advice.check(plan("sge", name="x", mem="1M")) == ()
     little = '(-l mem_free=900G) cannot run at host "n1" because it offers only hl:mem_free=22.594G'
     commands.verdicts["p"] = Answer(1, "", NO_QUEUES.format(little))
@@ -529,14 +531,14 @@ def test_memory_of_a_parallel_job_is_not_told_as_too_many_slots(monkeypatch: pyt
             return FOUND if argv[:3] == ["qsub", "-w", "v"] and "-b" in argv else answer
 
     commands = WithoutLoad(v=none)
-    monkeypatch.setattr(scheduler, "run", commands)
+    monkeypatch.setattr(sge, "run", commands)
     made = plan("sge", name="x", pe="rr", mem_per_task="1G", **workers(2))
     assert advice.check(made) == ()
     commands.verdicts["p"] = none  # all hosts are busy
     (note,) = advice.check(made)
     assert note.startswith("no host currently has what the job requests: ")
     assert not any("mem_free" in word for argv in commands.calls if "-b" in argv for word in argv)
-    monkeypatch.setattr(scheduler, "run", Commands(v=none, p=none))  # nor can it run without its memory
+    monkeypatch.setattr(sge, "run", Commands(v=none, p=none))  # nor can it run without its memory
     with pytest.raises(SpecError, match="2 slots requested"):
         advice.check(made)
 
@@ -550,10 +552,10 @@ IN_USE = (
 @pytest.mark.parametrize("more", [{}, {"mem_per_task": "1G"}, {"gpus_per_node": 2, "tasks": {}, "nodes": 2}])
 def test_hosts_in_exclusive_use_make_a_job_wait(more: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     busy = Answer(1, "", IN_USE + 'cannot run at host "n1" because it offers only hc:gpu=1.000000\n')
-    monkeypatch.setattr(scheduler, "run", Commands(v=busy))
+    monkeypatch.setattr(sge, "run", Commands(v=busy))
     notes = advice.check(plan("sge", name="x", pe="rr", **{**workers(2), **more}))
     assert notes[0] == "the job may have to wait: other jobs have hosts for themselves (resource exclusive)"
-    monkeypatch.setattr(scheduler, "run", Commands(rr=busy, fill=busy))
+    monkeypatch.setattr(sge, "run", Commands(rr=busy, fill=busy))
     with pytest.raises(SpecError) as caught:  # nor are they a reason not to suggest a parallel environment
         advice.check(plan("sge", name="x", pe="loose", **workers(8)))
     assert caught.value.hint == "suitable PEs: rr, fill"
@@ -570,7 +572,7 @@ def test_what_a_jsv_may_change_is_no_reason_to_refuse(jsv: str, changes: bool, m
             return Answer(0, f"qmaster_params               none\njsv_url                      {jsv}\n", "")
         return Commands(v=unknown if "rx" in text else forced)(argv, limit=limit, text=SCRIPT if text else "")
 
-    monkeypatch.setattr(scheduler, "run", run)
+    monkeypatch.setattr(sge, "run", run)
     if not changes:
         with pytest.raises(SpecError, match="every job must ask for a walltime"):
             advice.check(plan("sge", name="x"))
@@ -621,15 +623,15 @@ h_rt                h_rt       TIME      <=    YES         NO         0:0:0    0
 
 
 def test_parse_pe() -> None:
-    assert advice.parse_pe(RR) == PE("rr", 999, True, "$round_robin")
+    assert offers.parse_pe(RR) == PE("rr", 999, True, "$round_robin")
     other = RR.replace("$round_robin", "2").replace("TRUE", "FALSE").replace("user_lists         NONE", "user_lists ml")
-    assert advice.parse_pe(other) == PE("rr", 999, False, "2", "ml")
-    assert advice.parse_pe("") is None
-    assert advice.parse_pe(f"Welcome to the grid\n{RR}") == advice.parse_pe(RR)
+    assert offers.parse_pe(other) == PE("rr", 999, False, "2", "ml")
+    assert offers.parse_pe("") is None
+    assert offers.parse_pe(f"Welcome to the grid\n{RR}") == offers.parse_pe(RR)
     odd = RR.replace("999", "9" * 5000).replace("$round_robin", "²")
-    assert advice.parse_pe(odd) == PE("rr", 0, True, "²")
+    assert offers.parse_pe(odd) == PE("rr", 0, True, "²")
     # Open Cluster Scheduler's has more lines (its documentation; not seen live)
-    assert advice.parse_pe(RR + "ignore_slave_requests_on_master_host   FALSE\n") == advice.parse_pe(RR)
+    assert offers.parse_pe(RR + "ignore_slave_requests_on_master_host   FALSE\n") == offers.parse_pe(RR)
 
 
 @pytest.mark.parametrize(
@@ -640,7 +642,7 @@ def test_most_hosts_of_a_parallel_environment(rule: str, hosts: int) -> None:
 
 
 def test_parse_queues() -> None:
-    assert advice.parse_queues(QUEUES) == [
+    assert offers.parse_queues(QUEUES) == [
         Queue("short.q", frozenset({"rr"}), 600),
         Queue("all.q", frozenset({"make", "smp", "mpi", "rr"}), 7200),
         Queue("long.q", frozenset(), None),
@@ -648,21 +650,21 @@ def test_parse_queues() -> None:
 
 
 def test_parse_resources() -> None:
-    assert advice.parse_resources(COMPLEX) == [
+    assert offers.parse_resources(COMPLEX) == [
         Resource("gpu", "g", "YES", "INT"),
         Resource("h_rt", "h_rt", "NO", "TIME"),
     ]
     # Univa's and Open Cluster Scheduler's (their documentation; not seen live); Univa's has a column more
-    assert advice.parse_resources("gpu  gpu  RSMAP  <=  YES  HOST  0  0  NO\n") == [
+    assert offers.parse_resources("gpu  gpu  RSMAP  <=  YES  HOST  0  0  NO\n") == [
         Resource("gpu", "gpu", "HOST", "RSMAP")
     ]
 
 
 def test_cell_is_unknown_when_qconf_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     denied = Answer(1, "", 'denied: host "login" is not an admin host\n')
-    monkeypatch.setattr(scheduler, "run", lambda argv, *, limit: denied)
-    assert advice.known_pe("rr") is None
-    assert (advice.known_pes(), advice.known_queues(), advice.known_resources(), advice.known_names("-ss")) == (
+    monkeypatch.setattr(sge, "run", lambda argv, *, limit: denied)
+    assert offers.known_pe("rr") is None
+    assert (offers.known_pes(), offers.known_queues(), offers.known_resources(), offers.known_names("-ss")) == (
         [],
         [],
         [],
@@ -676,9 +678,9 @@ def test_parallel_environments_and_queues_are_listed_by_name(monkeypatch: pytest
         texts["-sq"] = QUEUES if argv[2:] == ["short.q,all.q"] else ""
         return Answer(0, texts[argv[1]], "")
 
-    monkeypatch.setattr(scheduler, "run", answers)
-    assert [pe.name for pe in advice.known_pes()] == ["rr"]
-    assert [queue.name for queue in advice.known_queues()] == ["short.q", "all.q", "long.q"]
+    monkeypatch.setattr(sge, "run", answers)
+    assert [pe.name for pe in offers.known_pes()] == ["rr"]
+    assert [queue.name for queue in offers.known_queues()] == ["short.q", "all.q", "long.q"]
 
 
 def test_spare_hosts_count_as_hosts_of_a_fixed_allocation_rule() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gridtf.errors import SchedulerError
-from gridtf.schedulers.batch import Answer, run_command
-from gridtf.schedulers.sge import scheduler
+from gridtf.schedulers.commands import Answer, run_command
+from gridtf.schedulers.sge.commands import sge
 
 SELECT = "error: commlib error: got select error ({})\n"
 SEND = 'unable to send message to qmaster using port 6444 on host "ctl": {}\n'
@@ -34,15 +34,15 @@ def command(root: Path, name: str, script: str) -> None:
 
 def test_commands_below_sge_root_come_before_path(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command(root, "qstat", 'echo $LC_ALL "$*"')
-    assert scheduler.run(["qstat", "-u", "*"], limit=5).out == "C -u *\n"
+    assert sge.run(["qstat", "-u", "*"], limit=5).out == "C -u *\n"
     inside = tmp_path / "inside"
     inside.mkdir()
     (inside / "qstat").touch(mode=0o755)
     monkeypatch.setenv("SGE_BINARY_PATH", str(inside))
-    assert scheduler.locate("qstat") == str(inside / "qstat")
+    assert sge.locate("qstat") == str(inside / "qstat")
     monkeypatch.delenv("SGE_BINARY_PATH")
     monkeypatch.delenv("SGE_ROOT")
-    assert scheduler.locate("qstat") == "qstat"
+    assert sge.locate("qstat") == "qstat"
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_unreachable_qmaster_is_reported(output: str, root: Path) -> None:
     (root / "output").write_text(output)
     command(root, "qstat", f"cat {root}/output >&2; exit 1")
     with pytest.raises(SchedulerError) as caught:
-        scheduler.run(["qstat"], limit=5)
+        sge.run(["qstat"], limit=5)
     assert caught.value.what.startswith("Grid Engine's qmaster on ctl does not answer: ")
     assert "\n" not in caught.value.what
     assert "error:" not in caught.value.what
@@ -70,7 +70,7 @@ def test_unreachable_qmaster_is_reported(output: str, root: Path) -> None:
 def test_command_that_hangs_is_reported(root: Path) -> None:
     command(root, "qstat", "exec sleep 20")
     with pytest.raises(SchedulerError, match=r"qmaster on ctl does not answer: qstat has not answered within 0\.2 s"):
-        scheduler.run(["qstat"], limit=0.2)
+        sge.run(["qstat"], limit=0.2)
 
 
 @pytest.mark.parametrize(
@@ -85,23 +85,23 @@ def test_missing_cell_is_reported(output: str, root: Path) -> None:
     (root / "output").write_text(output)
     command(root, "qstat", f"cat {root}/output >&2; exit 1")
     with pytest.raises(SchedulerError, match="do not find their cell") as caught:
-        scheduler.run(["qstat"], limit=5)
+        sge.run(["qstat"], limit=5)
     assert "settings.sh" in caught.value.hint
 
 
 def test_refusal_is_returned_as_an_answer(root: Path) -> None:
     command(root, "qsub", "printf 'Unable to run job: unknown resource \"ngpus\"\\nExiting.\\n' >&2; exit 1")
-    answer = scheduler.run(["qsub"], limit=5)
+    answer = sge.run(["qsub"], limit=5)
     assert answer.code == 1
-    assert scheduler.message(answer) == 'unknown resource "ngpus"'
-    assert scheduler.message(Answer(3, "", "")) == "exit code 3"
+    assert sge.message(answer) == 'unknown resource "ngpus"'
+    assert sge.message(Answer(3, "", "")) == "exit code 3"
 
 
 def test_unknown_host_of_the_qmaster_is_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SGE_ROOT", str(tmp_path))
-    assert scheduler.no_answer("x").what == "Grid Engine's qmaster does not answer: x"
+    assert sge.no_answer("x").what == "Grid Engine's qmaster does not answer: x"
     monkeypatch.delenv("SGE_ROOT")
-    assert scheduler.no_answer("x").what == "Grid Engine's qmaster does not answer: x"
+    assert sge.no_answer("x").what == "Grid Engine's qmaster does not answer: x"
 
 
 def test_commands_ignore_warning_signals_of_a_job() -> None:

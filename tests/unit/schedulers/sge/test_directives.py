@@ -18,7 +18,7 @@ HEAD = ["-N x", "-S /bin/bash", "-j y", "-r y", "-notify"]
 
 
 def directives(**values: Any) -> list[str]:
-    return list(scheduler.directives(plan("sge", **{"name": "x", **values})))
+    return list(scheduler.login.directives(plan("sge", **{"name": "x", **values})))
 
 
 def workers(count: int, **more: Any) -> dict[str, Any]:
@@ -148,13 +148,13 @@ def test_impossible_requests_are_refused(values: dict[str, Any], key: str, piece
 )
 def test_amount_of_gpus_follows_how_they_are_counted(consumable: str, values: dict[str, Any], amount: str) -> None:
     made = plan("sge", name="x", **{"pe": "smp", "tasks": workers(4), "gpus_per_task": 1, "cpus_per_task": 4, **values})
-    assert f"-l gpu={amount}" in sge.directives(made, sge.Resource("gpu", "gpu", consumable, "INT"))
+    assert f"-l gpu={amount}" in sge.directives(made.replace(site=[sge.Resource("gpu", "gpu", consumable, "INT")]))
 
 
 def test_gpus_that_count_per_job_are_all_on_one_host() -> None:
     made = plan("sge", name="x", pe="mpi", nodes=2, gpus_per_node=2)
     with pytest.raises(SpecError, match="2 hosts, but gpu counts per job") as caught:
-        sge.directives(made, sge.Resource("gpu", "gpu", "JOB", "INT"))
+        sge.directives(made.replace(site=[sge.Resource("gpu", "gpu", "JOB", "INT")]))
     assert caught.value.key == "nodes"
     assert caught.value.hint
 
@@ -177,26 +177,26 @@ def test_whole_gpus_per_slot_are_explained(values: dict[str, Any], key: str, hin
     whole = sge.Resource("gpu", "gpu", "YES", "RSMAP")
     values = {"name": "x", "pe": "mpi", "gpus_per_task": 1, "cpus_per_task": 4, **values}
     with pytest.raises(SpecError, match=r"1 GPU for 4 slots would be gpu=0\.25 per slot") as caught:
-        sge.directives(plan("sge", **values), whole)
+        sge.directives(plan("sge", **values).replace(site=[whole]))
     assert caught.value.key == key
     assert caught.value.hint.startswith(hint)
-    assert "-l gpu=1" in sge.directives(plan("sge", **{**values, **then}), whole)  # it is what works
+    assert "-l gpu=1" in sge.directives(plan("sge", **{**values, **then}).replace(site=[whole]))  # it is what works
 
 
 def test_submit_command_has_the_paths_in_the_run_directory() -> None:
-    command = scheduler.submit_command(plan("sge", run_dir="/runs/it's x"))
+    command = scheduler.login.submit_command(plan("sge", run_dir="/runs/it's x"))
     assert command == ("qsub", "-terse", "-w", "n", "-o", "/runs/it's x/job.log")
 
 
 def test_array_elements_have_logs_of_their_own() -> None:
-    command = scheduler.submit_command(plan("sge", run_dir="/runs/x", native=("-t 1-3",)))
+    command = scheduler.login.submit_command(plan("sge", run_dir="/runs/x", native=("-t 1-3",)))
     assert command == ("qsub", "-terse", "-w", "n", "-o", "/runs/x/array/$TASK_ID/job.log")
 
 
 @pytest.mark.parametrize("name", ["a,b", "a:b", "a$b", "a\nb"])
 def test_paths_that_qsub_would_misread_are_refused(name: str) -> None:
     with pytest.raises(SpecError, match="run_dir") as caught:
-        scheduler.submit_command(plan("sge", run_dir=f"/runs/{name}"))
+        scheduler.login.submit_command(plan("sge", run_dir=f"/runs/{name}"))
     assert caught.value.hint
 
 

@@ -10,10 +10,12 @@ import pytest
 
 from gridtf.errors import SchedulerError, SpecError
 from gridtf.schedulers.api import JobIdentity
-from gridtf.schedulers.batch import Answer
-from gridtf.schedulers.sge import advice, examine, gpu_grant, injob, query, scheduler
-from gridtf.schedulers.sge.advice import PE, Cell, Queue, Requested
+from gridtf.schedulers.commands import Answer
+from gridtf.schedulers.sge import advice, examine, gpu_grant, injob, offers, query, scheduler
+from gridtf.schedulers.sge.advice import Requested
+from gridtf.schedulers.sge.commands import sge
 from gridtf.schedulers.sge.injob import HostLine
+from gridtf.schedulers.sge.offers import PE, Cell, Queue
 from gridtf.schedulers.sge.query import NO, PER_HOST, PER_SLOT, ResourceRequest
 from gridtf.states import JobState
 from tests.support.rendering import plan
@@ -116,7 +118,7 @@ def test_details_in_qstat_j_of_univa(monkeypatch: pytest.MonkeyPatch) -> None:
     assert detail.errors == {"1": "can't chdir to /nowhere: No such file"}
     assert detail.start == pytest.approx(1795273931.829)
     listed = "<job_info><job_list><JB_job_number>41</JB_job_number></job_list></job_info>"
-    monkeypatch.setattr(scheduler, "run", lambda argv, *, limit: Answer(0, text if "-j" in argv else listed, ""))
+    monkeypatch.setattr(sge, "run", lambda argv, *, limit: Answer(0, text if "-j" in argv else listed, ""))
     assert query.submitted(plan("sge", run_dir="/runs/held")) == JobIdentity("41")
 
 
@@ -140,7 +142,7 @@ def test_times_in_all_units(written: str) -> None:
 
 @on_both
 def test_configuration_in_qconf(engine: str) -> None:
-    pes = [advice.parse_pe(recorded(engine, f"qconf-sp-{name}.txt")) for name in ("rr", "two", "smp", "loose", "rrs")]
+    pes = [offers.parse_pe(recorded(engine, f"qconf-sp-{name}.txt")) for name in ("rr", "two", "smp", "loose", "rrs")]
     assert pes == [
         PE("rr", 999, True, "$round_robin"),
         PE("two", 999, True, "2"),
@@ -149,12 +151,12 @@ def test_configuration_in_qconf(engine: str) -> None:
         PE("rrs", 999, True, "$round_robin", summary=True),
     ]
     offered = frozenset(("rr", "fill", "two", "one", "rrj", "fillj", "rrs", "loose", "smp"))
-    assert advice.parse_queues(recorded(engine, "qconf-sq-all.q.txt")) == [Queue("all.q", offered, None)]
-    counted = {found.name: found.consumable for found in advice.parse_resources(recorded(engine, "qconf-sc.txt"))}
+    assert offers.parse_queues(recorded(engine, "qconf-sq-all.q.txt")) == [Queue("all.q", offered, None)]
+    counted = {found.name: found.consumable for found in offers.parse_resources(recorded(engine, "qconf-sc.txt"))}
     assert [counted[name] for name in ("gpu", "gpujob", "h_rt")] == ["YES", "JOB", "NO"]
-    settings = dict(advice.pairs(recorded(engine, "qconf-sconf.txt")))
+    settings = dict(offers.pairs(recorded(engine, "qconf-sconf.txt")))
     assert (settings["reschedule_unknown"], settings["auto_user_default_project"]) == ("00:00:00", "none")
-    assert advice.parse_usable(recorded(engine, "qstat-g-c.txt"))["all.q"]
+    assert offers.parse_usable(recorded(engine, "qstat-g-c.txt"))["all.q"]
     assert examine.parse_hosts(recorded(engine, "qhost.txt")) == dict.fromkeys(("n1", "n2", "n3", "n4"), True)
 
 
@@ -178,11 +180,11 @@ def test_what_a_job_is_given(engine: str) -> None:
     ],
 )
 def test_refusal_by_qsub(engine: str, name: str, values: dict[str, Any], problem: str) -> None:
-    made = plan("sge", **values)
+    made = plan("sge", name="x", **values)
     with pytest.raises(SpecError) as caught:
         advice.refuse(
             advice.without_verdict(Answer(1, "", recorded(engine, f"qsub-{name}.txt"))),
-            Requested.of(made.request, made.spec),
+            Requested.of(made),
             Cell(),
         )
     assert caught.value.problem == problem
@@ -215,9 +217,9 @@ OTHER = "<job_info><jobs><job><id>1</id><state>r</state></job></jobs></job_info>
 def test_output_that_is_not_understood_purges_no_job(
     qstat: str, qstat_j: str, problem: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler, "run", lambda argv, *, limit: Answer(0, qstat_j if "-j" in argv else qstat, ""))
+    monkeypatch.setattr(sge, "run", lambda argv, *, limit: Answer(0, qstat_j if "-j" in argv else qstat, ""))
     with pytest.raises(SchedulerError, match=problem) as caught:
-        scheduler.query([JobIdentity("1", user="alice")])
+        scheduler.login.query([JobIdentity("1", user="alice")])
     assert why in caught.value.why
     assert "print in a shell?" in caught.value.hint
 
@@ -235,14 +237,14 @@ def test_output_that_is_not_understood_purges_no_job(
     ],
 )
 def test_job_that_is_not_listed_is_purged(qstat: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "run", lambda argv, *, limit: Answer(0, PURGED if "-j" in argv else qstat, ""))
-    status = scheduler.query([JobIdentity("1", user="alice")])["1"]
+    monkeypatch.setattr(sge, "run", lambda argv, *, limit: Answer(0, PURGED if "-j" in argv else qstat, ""))
+    status = scheduler.login.query([JobIdentity("1", user="alice")])["1"]
     assert (status.state, status.purged) == (JobState.UNKNOWN, True)
 
 
 def test_job_in_an_unknown_state_is_neither_ended_nor_purged(monkeypatch: pytest.MonkeyPatch) -> None:
     qstat = LISTED.format("<job_list><JB_job_number>1</JB_job_number><state>rZ</state><new>1</new></job_list>")
-    monkeypatch.setattr(scheduler, "run", lambda argv, *, limit: Answer(0, qstat, ""))
-    status = scheduler.query([JobIdentity("1", user="alice")])["1"]
+    monkeypatch.setattr(sge, "run", lambda argv, *, limit: Answer(0, qstat, ""))
+    status = scheduler.login.query([JobIdentity("1", user="alice")])["1"]
     assert (status.state, status.purged) == (JobState.UNKNOWN, False)
     assert status.reason == "Grid Engine reports an unknown state: rZ"

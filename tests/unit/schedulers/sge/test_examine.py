@@ -11,10 +11,11 @@ from gridtf.errors import SchedulerError
 from gridtf.findings import Examination, Finding, Level, Setting, collect
 from gridtf.jobspec.config import Configured
 from gridtf.jobspec.spec import JobSpec
-from gridtf.schedulers.batch import Answer
-from gridtf.schedulers.sge import advice, examine, scheduler
-from gridtf.schedulers.sge.advice import PE, Queue
+from gridtf.schedulers.commands import Answer
+from gridtf.schedulers.sge import examine, offers, scheduler
+from gridtf.schedulers.sge.commands import sge
 from gridtf.schedulers.sge.directives import Resource
+from gridtf.schedulers.sge.offers import PE, Queue
 
 QHOST = """\
 HOSTNAME                ARCH         NCPU NSOC NCOR NTHR  LOAD  MEMTOT  MEMUSE  SWAPTO  SWAPUS
@@ -84,12 +85,12 @@ def problems(found: Examination) -> list[tuple[str, str]]:
 
 def test_hosts_and_queues_are_parsed() -> None:
     assert examine.parse_hosts(QHOST) == {"n1": True, "n2": False}
-    assert advice.parse_usable(CLUSTER_QUEUES) == {"all.q": True, "csh.q": False, "left.q": True}
+    assert offers.parse_usable(CLUSTER_QUEUES) == {"all.q": True, "csh.q": False, "left.q": True}
 
 
 def test_accounting_summary_and_forced_resources_are_parsed() -> None:
-    assert advice.parse_pe(PE_TEXT) == PE("rrs", 999, True, "$round_robin", summary=True)
-    assert [one.name for one in advice.parse_resources(COMPLEX) if one.forced] == ["h_rt"]
+    assert offers.parse_pe(PE_TEXT) == PE("rrs", 999, True, "$round_robin", summary=True)
+    assert [one.name for one in offers.parse_resources(COMPLEX) if one.forced] == ["h_rt"]
 
 
 def test_cell_in_good_order_needs_a_pe_alone() -> None:
@@ -200,7 +201,7 @@ def test_walltime() -> None:
     assert "short.q (00:10:00)" in finding(short, "time").message
     assert problems(judge({"pe": "rr", "time": "2h"}, queues=both)) == []
     assert lines(judge({"pe": "rr"}, queues=[both[0], both[1].replace(pes=frozenset({"smp"}))])) == []
-    forced = judge({"pe": "rr"}, resources=advice.parse_resources(COMPLEX), queues=[both[0].replace(limit=600)])
+    forced = judge({"pe": "rr"}, resources=offers.parse_resources(COMPLEX), queues=[both[0].replace(limit=600)])
     assert (problems(forced), lines(forced)) == ([("warning", "time")], ['time = "00:10:00"'])
 
 
@@ -259,9 +260,9 @@ def test_first_job_is_refused_in_the_words_of_a_submission(
     def run(argv: list[str], *, limit: float, text: str = "") -> Answer:
         return answers.get(argv[0]) or answers.get(argv[1]) or Answer(1, "", "denied")
 
-    monkeypatch.setattr(scheduler, "run", run)
+    monkeypatch.setattr(sge, "run", run)
     settings = [Setting("gpu_resource", "gpu", "")]
-    (found,) = collect(examine.first_job(SITE, given(**values), settings)).findings
+    (found,) = collect(examine.first_job(scheduler, SITE, given(**values), settings)).findings
     assert (found.level, found.check) == ("failure", "submission")
     assert found.message.startswith(message)
     assert hint in found.hint
@@ -317,16 +318,16 @@ def test_examination_of_a_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SGE_ROOT", str(tmp_path))
-    found = examine.examine(given())
+    found = examine.examine(scheduler, given())
     assert problems(found) == [("warning", "pe"), ("warning", "time")]
     assert lines(found) == ['pe = "rrs"', 'time = "01:00:00"']
     assert finding(found, "submission").message == "qsub accepts a job with these settings (-w v)"
     (tmp_path / "qhost").rename(tmp_path / "moved")
     with pytest.raises(SchedulerError, match="qhost has failed: cat: qhost: No such file"):
-        examine.examine(given())
+        examine.examine(scheduler, given())
     (tmp_path / "moved").rename(tmp_path / "qhost")
     (commands / "qsub").write_text("#!/bin/sh\nsleep 60\n")
-    monkeypatch.setattr(examine, "_PATIENCE", 0.5)
-    assert ("warning", "submission") in problems(examine.examine(given()))
+    monkeypatch.setattr(examine, "_EXAMINE_LIMIT", 0.5)
+    assert ("warning", "submission") in problems(examine.examine(scheduler, given()))
     (commands / "qconf").write_text("#!/bin/sh\necho denied: host is no admin host >&2; exit 1\n")
-    assert problems(examine.examine(given())) == [("warning", "scheduler.qconf")]
+    assert problems(examine.examine(scheduler, given())) == [("warning", "scheduler.qconf")]

@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from gridtf import schedulers
-from gridtf.bootstrap import launcher
-from gridtf.bootstrap.placement import place
+from gridtf.bootstrap.launcher import launcher
+from gridtf.bootstrap.plan.placement import place
 from gridtf.errors import GridtfError, HostLostError, SchedulerError
 from gridtf.host import procfs
+from gridtf.host.names import same_host
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import RunDir
-from gridtf.schedulers.api import AgentCall, Host, JobIdentity
-from gridtf.schedulers.batch import Answer, same_host
+from gridtf.schedulers.api import AgentCall, Host, JobIdentity, Parent
+from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.sge import injob, query, scheduler
+from gridtf.schedulers.sge.commands import sge
 from gridtf.schedulers.sge.directives import resources, slots
 from gridtf.schedulers.sge.injob import HostLine, ShepherdWatch, parse_hostfile
 from gridtf.schedulers.sge.query import NO, PER_HOST, PER_JOB, PER_SLOT, ResourceRequest, Row
@@ -31,7 +33,7 @@ from gridtf.states import JobState
 from tests.support.rendering import plan
 
 if TYPE_CHECKING:
-    from gridtf.bootstrap.stream import Listener
+    from gridtf.bootstrap.wire.stream import Listener
 
 
 @pytest.mark.parametrize(
@@ -109,7 +111,7 @@ CALL = AgentCall(("/runs/a", "1"), lambda *words: 0, ("python", "-c", "a = 1; b"
 
 def request(**values: Any) -> Request:
     """As a hand-written script makes it inside the job."""
-    return scheduler.resolve(JobSpec.from_dict({"command": ["train"], **values}), in_job=True)
+    return scheduler.login.resolve(JobSpec.from_dict({"command": ["train"], **values}), in_job=True)
 
 
 def hosts(
@@ -402,9 +404,9 @@ def test_identity(tmp_path: Path) -> None:
 
 def test_this_host_ignores_a_foreign_hostname() -> None:
     here = os.uname().nodename
-    assert scheduler.this_host({"HOSTNAME": "login"}) == here
-    assert scheduler.this_host({}) == here
-    assert scheduler.this_host({"HOSTNAME": here.split(".")[0]}) == here.split(".")[0]
+    assert scheduler.injob.this_host({"HOSTNAME": "login"}) == here
+    assert scheduler.injob.this_host({}) == here
+    assert scheduler.injob.this_host({"HOSTNAME": here.split(".")[0]}) == here.split(".")[0]
 
 
 # --- agents
@@ -467,12 +469,25 @@ def test_exit_codes_of_the_agent_pass_through() -> None:
 # --- termination and suspension
 
 
+SHEPHERD = Parent(20, "sge_shepherd")
+
+
+def job(job_id: str, queue: str = "all.q") -> dict[str, str]:
+    """Variables of the script of a job, or of an element of one such as 10.3."""
+    number, _, element = job_id.partition(".")
+    return {"JOB_ID": number, "SGE_TASK_ID": element or "undefined", "QUEUE": queue}
+
+
+def requesting(walltime: int | None) -> Request:
+    return plan("sge", name="x").request.replace(walltime=walltime)
+
+
 def fake_qstat(rows: list[Row], requests: list[str] | None, amount: int = 0) -> Callable[..., Answer]:
     """Answers as qstat does, and with these resources, of so much each, as qstat -j does; None: qstat -j does not."""
 
     def answer(argv: list[str], *, limit: float) -> Answer:
         if "-F" in argv:
-            time = {"short.q@n1": "01:00:00"}.get(argv[argv.index("-q") + 1], "infinity")
+            time = {f"short.q@{os.uname().nodename}": "01:00:00"}.get(argv[argv.index("-q") + 1], "infinity")
             return Answer(0, f"<job_info><resource name='h_rt' type='qf'>{time}</resource></job_info>", "")
         if "-j" not in argv:
             element = "<job_list><JB_job_number>{}</JB_job_number><state>{}</state><tasks>{}</tasks></job_list>"
@@ -505,8 +520,8 @@ ROWS = [Row("8", "r"), Row("9", "dr"), Row("10", "dr", "3"), Row("10", "r", "4")
 def test_termination_reason(
     job_id: str, limits: list[str], expected: tuple[str, str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler, "run", fake_qstat(ROWS, limits))
-    status = injob.termination_reason(job_id, "all.q@n1")
+    monkeypatch.setattr(sge, "run", fake_qstat(ROWS, limits))
+    status = injob.termination_reason(job(job_id, "all.q"), SHEPHERD)
     assert (status and (status.state, status.reason)) == expected
 
 
@@ -526,19 +541,19 @@ def test_job_that_is_ended_long_before_its_walltime_has_reached_another_limit(
     above: dict[int, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(scheduler, "run", fake_qstat(ROWS, requested, amount=3600))
+    monkeypatch.setattr(sge, "run", fake_qstat(ROWS, requested, amount=3600))
     monkeypatch.setattr(procfs, "age", {20: age}.get)
-    status = injob.termination_reason("8", "all.q@n1")
+    status = injob.termination_reason(job("8", "all.q"), SHEPHERD)
     assert status is not None
     assert (status.state, status.reason) == (state, reason)
 
 
 def test_termination_reason_of_a_deleted_job_needs_no_second_qstat(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "run", fake_qstat(ROWS, None))
-    status = injob.termination_reason("9", "all.q@n1")
+    monkeypatch.setattr(sge, "run", fake_qstat(ROWS, None))
+    status = injob.termination_reason(job("9", "all.q"), SHEPHERD)
     assert status is not None
     assert status.reason == "deleted with qdel"
-    assert injob.termination_reason("8", "all.q@n1") is None
+    assert injob.termination_reason(job("8", "all.q"), SHEPHERD) is None
 
 
 @pytest.mark.parametrize(("requested", "of_queue"), [(["h_rt"], ""), ([], " of queue short.q")])
@@ -547,9 +562,9 @@ def test_job_that_is_deleted_at_its_walltime_was_not_deleted_by_a_user(
     age: float, requested: list[str], of_queue: str, above: dict[int, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Grid Engine itself deletes it then."""
-    monkeypatch.setattr(scheduler, "run", fake_qstat(ROWS, requested, amount=3600))
+    monkeypatch.setattr(sge, "run", fake_qstat(ROWS, requested, amount=3600))
     monkeypatch.setattr(procfs, "age", {20: age}.get)
-    status = injob.termination_reason("9", "short.q@n1")
+    status = injob.termination_reason(job("9", "short.q"), SHEPHERD)
     assert status is not None
     over = (JobState.TIMEOUT, f"the walltime is over (h_rt{of_queue})")
     assert (status.state, status.reason) == (over if age > 3599 else (JobState.CANCELLED, "deleted with qdel"))
@@ -577,10 +592,10 @@ def test_why_grid_engine_does_not_start_a_job_again(
             return fake_qstat(ROWS, [])(argv, limit=limit)
         return Answer(0, f"<detailed_job_info><JB_restart>{restart}</JB_restart></detailed_job_info>", "")
 
-    monkeypatch.setattr(scheduler, "run", run)
-    assert injob.why_not_again("8").startswith(why)
-    assert bool(injob.why_not_again("8")) == bool(why)
-    assert injob.why_not_again("9") == ("it was deleted with qdel" if restart else "")
+    monkeypatch.setattr(sge, "run", run)
+    assert injob.why_not_again(job("8")).startswith(why)
+    assert bool(injob.why_not_again(job("8"))) == bool(why)
+    assert injob.why_not_again(job("9")) == ("it was deleted with qdel" if restart else "")
 
 
 @pytest.mark.parametrize(
@@ -608,18 +623,18 @@ def test_end_of_job_is_h_rt_after_its_start(
     monkeypatch.setattr(query, "queue_limits", lambda instance, names, limit: of_queue)
     monkeypatch.setattr(procfs, "age", {20: 100.0}.get)
     now = time.time()
-    end = injob.end_of_job("9", "a.q@n1", 3600, now - 50)
+    end = injob.end_of_job(job("9", "a.q"), requesting(3600), now - 50)
     assert end is not None
     assert now + seconds - 100 <= end <= time.time() + seconds - 100
     above.clear()  # without a shepherd
-    assert injob.end_of_job("9", "a.q@n1", 3600, 50.0) == 50 + seconds
-    assert (injob.end_of_job("9", "a.q@n1", None, 50.0) is None) == (requested is None)
+    assert injob.end_of_job(job("9", "a.q"), requesting(3600), 50.0) == 50 + seconds
+    assert (injob.end_of_job(job("9", "a.q"), requesting(None), 50.0) is None) == (requested is None)
 
 
 def test_end_of_job_without_a_limit_is_not_the_one_that_was_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     """A JSV has removed h_rt from the request."""
-    monkeypatch.setattr(scheduler, "run", fake_qstat([], []))
-    assert injob.end_of_job("9", "all.q@n1", 3600, 50.0) is None
+    monkeypatch.setattr(sge, "run", fake_qstat([], []))
+    assert injob.end_of_job(job("9", "all.q"), requesting(3600), 50.0) is None
 
 
 @pytest.fixture
@@ -690,16 +705,16 @@ SUSPENDED = [
     [("7", False), ("8", True), ("9", True), ("10", True), ("11", False), ("11.3", True), ("12", False), ("13", True)],
 )
 def test_suspended(job_id: str, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "run", fake_qstat(SUSPENDED, None))
-    assert injob.suspended(job_id) == expected
+    monkeypatch.setattr(sge, "run", fake_qstat(SUSPENDED, None))
+    assert injob.suspended(job(job_id)) == expected
 
 
 def test_suspended_is_unknown_without_the_qmaster(monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(*words: object, **more: object) -> None:
         raise SchedulerError("no answer")
 
-    monkeypatch.setattr(scheduler, "run", silent)
-    assert injob.suspended("7") is None
+    monkeypatch.setattr(sge, "run", silent)
+    assert injob.suspended(job("7")) is None
 
 
 def test_killed_qrsh_is_reported() -> None:

@@ -7,9 +7,11 @@ import pytest
 
 from gridtf.errors import SchedulerError, SpecError
 from gridtf.schedulers.api import JobIdentity, JobStatus
-from gridtf.schedulers.batch import Answer
-from gridtf.schedulers.sge import advice, query, scheduler
-from gridtf.schedulers.sge.advice import Cell, Requested
+from gridtf.schedulers.commands import Answer
+from gridtf.schedulers.sge import advice, offers, query, scheduler
+from gridtf.schedulers.sge.advice import Requested
+from gridtf.schedulers.sge.commands import sge
+from gridtf.schedulers.sge.offers import Cell
 from gridtf.schedulers.sge.query import NO, PER_SLOT, ResourceRequest, job_state, seconds
 from gridtf.states import JobState
 from tests.support.rendering import plan
@@ -85,13 +87,13 @@ class Qstat:
 
 def fake_qstat(monkeypatch: pytest.MonkeyPatch, listing: str, details: str = UNKNOWN_JOBS) -> Qstat:
     qstat = Qstat(listing, details)
-    monkeypatch.setattr(scheduler, "run", qstat)
+    monkeypatch.setattr(sge, "run", qstat)
     return qstat
 
 
 def test_running_jobs_take_one_qstat(monkeypatch: pytest.MonkeyPatch) -> None:
     qstat = fake_qstat(monkeypatch, listed(job(1, "r"), job(2, "Rr"), job(3, "t")))
-    found = scheduler.query([JobIdentity(number, user="alice") for number in ("1", "2", "3", "1")])
+    found = scheduler.login.query([JobIdentity(number, user="alice") for number in ("1", "2", "3", "1")])
     assert [(job_id, status.state) for job_id, status in found.items()] == [(n, JobState.RUNNING) for n in "123"]
     assert found["3"].reason == "its host has not confirmed the start yet"  # its tasks may run already
     assert [found[number].starting for number in "123"] == [False, False, True]
@@ -100,7 +102,7 @@ def test_running_jobs_take_one_qstat(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_query_without_jobs_runs_no_qstat(monkeypatch: pytest.MonkeyPatch) -> None:
     qstat = fake_qstat(monkeypatch, NONE)
-    assert scheduler.query([]) == {}
+    assert scheduler.login.query([]) == {}
     assert not qstat.calls
 
 
@@ -109,13 +111,13 @@ def test_query_without_jobs_runs_no_qstat(monkeypatch: pytest.MonkeyPatch) -> No
 )
 def test_qstat_lists_the_jobs_of_the_users(users: list[str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     qstat = fake_qstat(monkeypatch, NONE)
-    scheduler.query([JobIdentity("1", user=user) for user in users])
+    scheduler.login.query([JobIdentity("1", user=user) for user in users])
     assert qstat.calls[0][2] == expected
 
 
 def test_job_is_purged_only_when_qstat_j_does_not_know_it(monkeypatch: pytest.MonkeyPatch) -> None:
     qstat = fake_qstat(monkeypatch, NONE, detailed(detail(78)))
-    found = scheduler.query([JobIdentity(number, user="alice") for number in ("77", "78")])
+    found = scheduler.login.query([JobIdentity(number, user="alice") for number in ("77", "78")])
     assert found["77"].purged
     assert not found["78"].purged  # options in ~/.sge_qstat hide it
     assert (found["78"].state, "sge_qstat" in found["78"].reason) == (JobState.UNKNOWN, True)
@@ -126,17 +128,17 @@ def test_unknown_jobs_reported_without_xml_are_purged(monkeypatch: pytest.Monkey
     def answers(argv: list[str], *, limit: float) -> Answer:
         return Answer(1, "", "Following jobs do not exist:\n77\n") if "-j" in argv else Answer(0, NONE, "")
 
-    monkeypatch.setattr(scheduler, "run", answers)
-    assert scheduler.query([JobIdentity("77")])["77"].purged
+    monkeypatch.setattr(sge, "run", answers)
+    assert scheduler.login.query([JobIdentity("77")])["77"].purged
 
 
 def test_failed_qstat_is_an_error_and_purges_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "run", lambda argv, *, limit: Answer(1, "", "error: something else\n"))
+    monkeypatch.setattr(sge, "run", lambda argv, *, limit: Answer(1, "", "error: something else\n"))
     with pytest.raises(SchedulerError, match="qstat has failed: something else"):
-        scheduler.query([JobIdentity("1")])
+        scheduler.login.query([JobIdentity("1")])
     fake_qstat(monkeypatch, "")
     with pytest.raises(SchedulerError, match="is not XML"):
-        scheduler.query([JobIdentity("1")])
+        scheduler.login.query([JobIdentity("1")])
 
 
 def test_job_in_error_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +148,7 @@ def test_job_in_error_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
         listed(job(6, "Eqw")),
         detailed(detail(6, error=STAMP + why), messages_of(6, "Job is in error state")),
     )
-    status = scheduler.query([JobIdentity("6", user="alice")])["6"]
+    status = scheduler.login.query([JobIdentity("6", user="alice")])["6"]
     assert status.state == JobState.PENDING
     assert status.reason == ("in error (Eqw): can't chdir to /nowhere: No such file or directory; qmod -cj 6 clears it")
 
@@ -192,14 +194,14 @@ def test_job_in_error_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_pending_job_has_its_reason(state: str, details: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_qstat(monkeypatch, listed(job(8, state)), details)
-    status = scheduler.query([JobIdentity("8", user="alice")])["8"]
+    status = scheduler.login.query([JobIdentity("8", user="alice")])["8"]
     assert status.state == JobState.PENDING
     assert status.reason.startswith(reason) if "before" in reason else status.reason == reason
 
 
 def test_many_pending_jobs_take_one_qstat(monkeypatch: pytest.MonkeyPatch) -> None:
     qstat = fake_qstat(monkeypatch, listed(*(job(number, "qw") for number in range(200))))
-    found = scheduler.query([JobIdentity(str(number), user="alice") for number in range(200)])
+    found = scheduler.login.query([JobIdentity(str(number), user="alice") for number in range(200)])
     assert {status.state for status in found.values()} == {JobState.PENDING}
     assert len(qstat.calls) == 1
 
@@ -218,19 +220,19 @@ ARRAY = listed(job(1, "r", "3"), job(1, "r", "5"), job(1, "qw", "7,9-13:2"))
 )
 def test_status_of_array_elements(job_id: str, state: str, purged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_qstat(monkeypatch, ARRAY, detailed(detail(1)))
-    status = scheduler.query([JobIdentity(job_id, user="alice")])[job_id]
+    status = scheduler.login.query([JobIdentity(job_id, user="alice")])[job_id]
     assert (status.state, status.purged) == (state, purged)
 
 
 def test_array_element_listed_once_for_each_host(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_qstat(monkeypatch, listed(job(1, "r", "3"), job(1, "r", "3")))  # with -g t in ~/.sge_qstat
-    status = scheduler.query([JobIdentity("1.3", user="alice")])["1.3"]
+    status = scheduler.login.query([JobIdentity("1.3", user="alice")])["1.3"]
     assert status == JobStatus(JobState.RUNNING)
 
 
 def test_status_of_an_array(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_qstat(monkeypatch, ARRAY, detailed(detail(1)))
-    status = scheduler.query([JobIdentity("1", user="alice")])["1"]
+    status = scheduler.login.query([JobIdentity("1", user="alice")])["1"]
     assert status.state == JobState.RUNNING
     assert status.reason == "elements of the array that have not ended: 2 RUNNING, 4 PENDING"
 
@@ -238,7 +240,7 @@ def test_status_of_an_array(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_status_of_an_array_with_an_element_in_error(monkeypatch: pytest.MonkeyPatch) -> None:
     listing = listed(job(1, "r", "2"), job(1, "Eqw", "1"))
     fake_qstat(monkeypatch, listing, detailed(detail(1, error=STAMP + "no such shell")))
-    found = scheduler.query([JobIdentity(job_id, user="alice") for job_id in ("1", "1.1", "1.2")])
+    found = scheduler.login.query([JobIdentity(job_id, user="alice") for job_id in ("1", "1.1", "1.2")])
     assert "1 RUNNING, 1 PENDING (in error (Eqw): no such shell; " in found["1"].reason
     assert "no such shell" in found["1.1"].reason
     assert found["1.2"].reason == ""
@@ -252,14 +254,14 @@ def test_jobs_listed_below_their_queue_are_found(monkeypatch: pytest.MonkeyPatch
         .replace("</job_list>", "</job_list></Queue-List>")
     )
     fake_qstat(monkeypatch, f"{HEAD}{below}{below}  </queue_info>\n<job_info/></job_info>")
-    assert scheduler.query([JobIdentity("5", user="alice")])["5"].state == JobState.RUNNING
+    assert scheduler.login.query([JobIdentity("5", user="alice")])["5"].state == JobState.RUNNING
 
 
 def test_unknown_fields_of_qstat_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     # Univa's, from users' reports; not seen live
     more = "<JAT_start_time>2016-11-01T16:40:15.092</JAT_start_time>\n<jclass_name></jclass_name>\n      <state>"
     fake_qstat(monkeypatch, listed(job(5, "r").replace("<state>", more)))
-    assert scheduler.query([JobIdentity("5", user="alice")])["5"].state == JobState.RUNNING
+    assert scheduler.login.query([JobIdentity("5", user="alice")])["5"].state == JobState.RUNNING
 
 
 @pytest.mark.parametrize(
@@ -376,6 +378,8 @@ def test_final_status_by_the_accounting(text: str, state: str, reason: str) -> N
     assert status is not None
     assert status.state == state
     assert reason in status.reason
+    assert (status.reason == f"it was {status.killed}") == ("killed by" in status.reason)
+    assert (status.reason == f"by {status.by}") == status.reason.startswith("by ")
 
 
 def test_accounting_of_open_cluster_scheduler() -> None:
@@ -428,22 +432,22 @@ def test_accounting_runs_qacct_and_tolerates_its_absence(monkeypatch: pytest.Mon
         calls.append(argv)
         return Answer(0, block(number=argv[3], task="3"), "") if argv[3] != "12" else Answer(1, "", "not found")
 
-    monkeypatch.setattr(scheduler, "run", answers)
-    found = scheduler.accounting([JobIdentity("11"), JobIdentity("12"), JobIdentity("13.3")])
+    monkeypatch.setattr(sge, "run", answers)
+    found = scheduler.login.accounting([JobIdentity("11"), JobIdentity("12"), JobIdentity("13.3")])
     assert list(found) == ["11", "13.3"]
     assert calls == [["qacct", "-m", "-j", "11"], ["qacct", "-m", "-j", "12"], ["qacct", "-m", "-j", "13", "-t", "3"]]
 
     def older(argv: list[str], *, limit: float) -> Answer:
         return Answer(1, "", "usage: qacct …\n") if "-m" in argv else Answer(0, block(), "")
 
-    monkeypatch.setattr(scheduler, "run", older)
-    assert scheduler.accounting([JobIdentity("11")]) == {"11": JobStatus(JobState.COMPLETED)}
+    monkeypatch.setattr(sge, "run", older)
+    assert scheduler.login.accounting([JobIdentity("11")]) == {"11": JobStatus(JobState.COMPLETED)}
 
     def missing(argv: list[str], *, limit: float) -> Answer:
         raise SchedulerError("qacct is not there")
 
-    monkeypatch.setattr(scheduler, "run", missing)
-    assert scheduler.accounting([JobIdentity("11")]) == {}
+    monkeypatch.setattr(sge, "run", missing)
+    assert scheduler.login.accounting([JobIdentity("11")]) == {}
 
 
 @pytest.mark.parametrize(
@@ -522,10 +526,10 @@ def test_invalid_numbers_raise_no_other_errors(number: str) -> None:
     for resource in query.parse_requests(QSTAT_J.format(number)).values():
         int(resource.amount)
     query.accounted_status(query.blocks(QACCT.format(number)), JobIdentity(number))
-    advice.parse_pe(f"pe_name rr\nslots {number}\nallocation_rule {number}\n")
-    advice.parse_queues(f"qname a\nh_rt {number},[n1={number}:{number}]\n")
+    offers.parse_pe(f"pe_name rr\nslots {number}\nallocation_rule {number}\n")
+    offers.parse_queues(f"qname a\nh_rt {number},[n1={number}:{number}]\n")
     made = plan("sge", native=[f"-pe rr {number}-{number}", f"-l gpu={number},h_rt={number}"])
-    requested = Requested.of(made.request, made.spec)
+    requested = Requested.of(made)
     with pytest.raises((SpecError, SchedulerError)):
         advice.refuse(Answer(1, "", QSUB.format(number)), requested, Cell())
 

@@ -15,8 +15,9 @@ import pytest
 from gridtf.errors import GridtfError, MaybeSubmittedError, SchedulerError, UsageError
 from gridtf.files import user_name
 from gridtf.schedulers.api import JobIdentity, Plan, SubmitResult
-from gridtf.schedulers.batch import NoAnswerError
-from gridtf.schedulers.sge import GridEngine, drmaa_session, scheduler, submit
+from gridtf.schedulers.commands import NoAnswerError
+from gridtf.schedulers.sge import drmaa_session, scheduler, submit
+from gridtf.schedulers.sge.commands import GridEngineCommands
 from tests.support.rendering import plan
 
 RUN_DIR = "/runs/a b"
@@ -57,7 +58,7 @@ def drmaa(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Pl
 def refusal(made: Plan, kind: type[GridtfError] = SchedulerError) -> GridtfError:
     """The error of a submission, of exactly this kind."""
     with pytest.raises(kind) as caught:
-        scheduler.submit(made)
+        scheduler.login.submit(made)
     assert type(caught.value) is kind
     return caught.value
 
@@ -80,7 +81,7 @@ def refusal(made: Plan, kind: type[GridtfError] = SchedulerError) -> GridtfError
 def test_qsub_submits_without_the_drmaa_package(cell: Cell, monkeypatch: pytest.MonkeyPatch, out: str) -> None:
     monkeypatch.setattr(submit, "find_spec", lambda name: None)
     root = cell("qsub", f"echo {out}")
-    assert scheduler.submit(plan("sge", run_dir=RUN_DIR)) == SubmitResult(JobIdentity("4711", {"by": "qsub"}))
+    assert scheduler.login.submit(plan("sge", run_dir=RUN_DIR)) == SubmitResult(JobIdentity("4711", {"by": "qsub"}))
     assert (root / "called").read_text() == "-terse -w n -o /runs/a b/job.log\n"
 
 
@@ -88,7 +89,7 @@ def test_qsub_keeps_the_language_of_the_user(cell: Cell, monkeypatch: pytest.Mon
     monkeypatch.setenv(submit.WAY, "qsub")
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
     cell("qsub", '[ "$LC_ALL" = C.UTF-8 ] && echo 1')
-    assert scheduler.submit(plan("sge", run_dir=RUN_DIR)).job.job_id == "1"
+    assert scheduler.login.submit(plan("sge", run_dir=RUN_DIR)).job.job_id == "1"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,7 @@ def test_failures_of_qsub(
     cell: Cell, monkeypatch: pytest.MonkeyPatch, script: str, kind: type[GridtfError], piece: str
 ) -> None:
     monkeypatch.setenv(submit.WAY, "qsub")
-    monkeypatch.setattr(GridEngine, "submit_patience", 0.3 if "sleep" in script else 20.0)
+    monkeypatch.setattr(GridEngineCommands, "submit_limit", 0.3 if "sleep" in script else 20.0)
     cell("qsub", script)
     error = refusal(plan("sge", run_dir="/runs/a b"), kind)
     assert piece in error.what
@@ -141,7 +142,7 @@ def test_job_is_found_by_its_log_after_an_unclear_submission(
     cell: Cell, monkeypatch: pytest.MonkeyPatch, qsub: str
 ) -> None:
     monkeypatch.setenv(submit.WAY, "qsub")
-    monkeypatch.setattr(GridEngine, "submit_patience", 0.3 if "sleep" in qsub else 20.0)
+    monkeypatch.setattr(GridEngineCommands, "submit_limit", 0.3 if "sleep" in qsub else 20.0)
     logs = {"4710": "/runs/other/job.log", "4711": "/runs/a b/array/$TASK_ID/job.log", "4712": "job.log"}
     one = "<job_list><JB_job_number>{}</JB_job_number></job_list>"
     listed = LIST.format("".join(map(one.format, logs)))
@@ -150,7 +151,7 @@ def test_job_is_found_by_its_log_after_an_unclear_submission(
     details = JOBS.format("".join(element.format(*pair) for pair in logs.items()))
     cell("qsub", qsub)
     root = cell("qstat", f"""case "$*" in *-j*) echo '{details}';; *) echo '{listed}';; esac""")
-    assert scheduler.submit(plan("sge", run_dir=RUN_DIR)).job.job_id == "4711"
+    assert scheduler.login.submit(plan("sge", run_dir=RUN_DIR)).job.job_id == "4711"
     assert (root / "called").read_text().splitlines()[1:] == [
         f"-xml -u {user_name(os.getuid())} -s a",
         "-xml -j 4710,4711,4712",
@@ -167,7 +168,7 @@ def test_invalid_way_of_submission_is_refused(cell: Cell, monkeypatch: pytest.Mo
 
 def test_drmaa_submits(cell: Cell, drmaa: Callable[[str], Plan]) -> None:
     made = drmaa("""echo libdrmaa prints; echo '{"submitting": true}'; echo '{"job_id": "7"}'; kill -SEGV $$""")
-    assert scheduler.submit(made) == SubmitResult(JobIdentity("7", {"by": "drmaa"}))
+    assert scheduler.login.submit(made) == SubmitResult(JobIdentity("7", {"by": "drmaa"}))
 
 
 UNLOADABLE = """echo '{"unloadable": "no such file"}'; exit 1"""
@@ -184,9 +185,9 @@ def test_qsub_submits_when_drmaa_cannot_be_used(
 ) -> None:
     cell("qsub", "echo 4711")
     made = drmaa(script)
-    assert scheduler.submit(made) == SubmitResult(JobIdentity("4711", {"by": "qsub"}))
+    assert scheduler.login.submit(made) == SubmitResult(JobIdentity("4711", {"by": "qsub"}))
     monkeypatch.setenv("DRMAA_LIBRARY_PATH", "/opt/libdrmaa.so")  # a user who names a library is told why
-    (note,) = scheduler.submit(made).notes
+    (note,) = scheduler.login.submit(made).notes
     assert "submitted by qsub" in note
     assert why in note
     monkeypatch.setenv(submit.WAY, "drmaa")
@@ -226,7 +227,7 @@ def test_failed_drmaa_submission_is_not_repeated_by_qsub(
     kind: type[GridtfError],
     piece: str,
 ) -> None:
-    monkeypatch.setattr(GridEngine, "submit_patience", 0.3 if "sleep" in script else 20.0)
+    monkeypatch.setattr(GridEngineCommands, "submit_limit", 0.3 if "sleep" in script else 20.0)
     root = cell("qsub", "echo 4711")
     assert piece in refusal(drmaa(script), kind).what
     assert not (root / "called").exists()
@@ -235,7 +236,7 @@ def test_failed_drmaa_submission_is_not_repeated_by_qsub(
 def test_qsub_submits_what_drmaa_cannot_quote(cell: Cell, drmaa: Callable[[str], Plan]) -> None:
     cell("qsub", "echo 4711")
     both = drmaa("exit 1").replace(run_dir=Path("""/runs/'" """))
-    assert scheduler.submit(both).job.details == {"by": "qsub"}
+    assert scheduler.login.submit(both).job.details == {"by": "qsub"}
 
 
 # --- requests to a session
@@ -378,10 +379,10 @@ def test_qsub_submits_when_the_library_hangs(cell: Cell, monkeypatch: pytest.Mon
     os.mkfifo(library)
     monkeypatch.setattr(submit, "find_spec", lambda name: name)
     monkeypatch.setattr(submit, "libraries", lambda environ: [str(library)])
-    monkeypatch.setattr(submit, "_LOADING", 1)
+    monkeypatch.setattr(submit, "_LOAD_LIMIT", 1)
     cell("qsub", "echo 4711")
     made = plan("sge").replace(python=sys.executable)
-    result = scheduler.submit(made)
+    result = scheduler.login.submit(made)
     assert result.job == JobIdentity("4711", {"by": "qsub"})
     assert "libdrmaa has not been loaded within 1 s" in result.notes[0]
     monkeypatch.setenv(submit.WAY, "drmaa")
@@ -402,7 +403,7 @@ def test_session_restores_the_variables_of_the_submitter(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(("job_id", "called"), [("4711", "4711"), ("4711.3", "4711 -t 3")])
 def test_cancel_runs_qdel(cell: Cell, job_id: str, called: str) -> None:
     root = cell("qdel", "")
-    scheduler.cancel(JobIdentity(job_id))
+    scheduler.login.cancel(JobIdentity(job_id))
     assert (root / "called").read_text() == f"{called}\n"
 
 
@@ -410,19 +411,19 @@ def test_cancel_runs_qdel(cell: Cell, job_id: str, called: str) -> None:
 def test_cancel_refuses_patterns_and_names(cell: Cell, job_id: str) -> None:
     root = cell("qdel", "")
     with pytest.raises(SchedulerError, match="is not a Grid Engine job id"):
-        scheduler.cancel(JobIdentity(job_id))
+        scheduler.login.cancel(JobIdentity(job_id))
     assert not (root / "called").exists()
 
 
 def test_cancel_of_an_ended_job_succeeds(cell: Cell) -> None:
     cell("qdel", "echo 'denied: job \"4711\" does not exist'; exit 1")
-    scheduler.cancel(JobIdentity("4711"))
+    scheduler.login.cancel(JobIdentity("4711"))
 
 
 def test_cancel_of_another_users_job_is_refused(cell: Cell) -> None:
     cell("qdel", "echo 'bob - you do not have the necessary privileges to delete the job \"7\"'; exit 1")
     with pytest.raises(SchedulerError, match="does not cancel job 7: bob - you do not have the necessary privileges"):
-        scheduler.cancel(JobIdentity("7"))
+        scheduler.login.cancel(JobIdentity("7"))
 
 
 @pytest.mark.parametrize(
@@ -442,10 +443,10 @@ def test_cancel_by_force_needs_permission(
     root = cell("qconf", f'case "$1" in -sconf) echo "{conf}";; *) echo "{managers}";; esac')
     cell("qdel", "")
     if forced:
-        scheduler.cancel(JobIdentity("7"), force=True)
+        scheduler.login.cancel(JobIdentity("7"), force=True)
     else:
         with pytest.raises(SchedulerError) as caught:
-            scheduler.cancel(JobIdentity("7"), force=True)
+            scheduler.login.cancel(JobIdentity("7"), force=True)
         assert "`qdel -f 7`" in caught.value.hint
     assert ("-f 7" in (root / "called").read_text()) == forced
 
@@ -454,4 +455,4 @@ def test_cancel_by_force_is_tried_when_qconf_is_refused(cell: Cell) -> None:
     cell("qconf", "echo 'denied: host \"login\" is not an admin host' >&2; exit 1")
     cell("qdel", "echo ............; exit 1")
     with pytest.raises(SchedulerError, match="its hosts do not report that it has ended"):
-        scheduler.cancel(JobIdentity("7"), force=True)
+        scheduler.login.cancel(JobIdentity("7"), force=True)

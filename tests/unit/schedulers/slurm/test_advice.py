@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from gridtf.errors import SchedulerError, SpecError
-from gridtf.schedulers.slurm import advice, scheduler
-from gridtf.schedulers.slurm.advice import ComponentRequest, component_requests, parse_partitions
+from gridtf.schedulers.slurm import advice
+from gridtf.schedulers.slurm.advice import ComponentRequest, component_requests
+from gridtf.schedulers.slurm.offers import parse_partitions, show_gpus, unusable_nodes
 from tests.support.rendering import plan
 
 SINFO = """\
@@ -126,13 +127,15 @@ def test_unknown_partition_is_refused() -> None:
 
 def test_closed_or_forbidden_partition_is_refused() -> None:
     error = refusal(CLOSED, SINFO.replace("short|up", "short|drain"), partition="short")
-    assert (error.key, error.problem) == ("partition", "partition short accepts no jobs now (drain)")
-    assert error.hint == "write partition = …; these do: gpu (default), cpu"
+    assert (error.key, error.why) == ("partition", "partition short")
+    assert error.problem == "Required partition not available (inactive or drain)"
+    assert error.hint == "write partition = …; others: gpu (default), cpu"
     error = refusal("allocation failure: User's group not permitted to use this partition\n", partition="short")
     assert (error.key, error.why) == ("partition", "partition short")
     assert error.hint == "write partition = …; others: gpu (default), cpu"
     error = refusal("allocation failure: User's group not permitted to use this partition\n")
     assert error.hint == "write partition = …; others: cpu, short"  # not the default one, which is refused
+    assert refusal(CLOSED, "").hint == refusal(CLOSED, NODES_DOWN, partition="gpu").hint == ""  # there are no others
 
 
 def test_walltime_above_the_partition_limit_is_refused() -> None:
@@ -212,8 +215,13 @@ def test_parse_partitions() -> None:
     assert old.nodes[0].gpus("k80") == 2
     assert big.nodes[0].mem == 512000
     assert all(nodes.works for nodes in big.nodes)
-    assert advice.show_gpus(big) == "8 a100 each or 4 v100 each"
-    assert advice.unusable_nodes([big, old]) == ""
+    assert show_gpus(big) == "8 a100 each or 4 v100 each"
+    assert unusable_nodes([big, old]) == ""
+
+
+def test_partition_whose_nodes_have_no_gpu_left_has_none() -> None:
+    (partition,) = parse_partitions("a|up|infinite|1-infinite|1|idle|8|16000|gpu:a100:0|n1\n")
+    assert show_gpus(partition) == ""
 
 
 def test_parse_partitions_with_abbreviated_numbers() -> None:
@@ -263,7 +271,7 @@ def test_component_requests() -> None:
     assert (first.partitions, first.nodes, first.gpus, first.cpus, first.time) == ((), 2, 2, 8, 3600)
     assert first.mem == 4096
     assert (second.partitions, second.nodes, second.gpus, second.cpus, second.time) == (("cpu",), 1, 0, 3, 3600)
-    assert second.mem == 1024
+    assert second.mem == 1026  # sbatch has it per CPU, rounded up
     # sbatch multiplies --mem-per-cpu by the CPUs, whichever option requests them
     more, _ = requests(**{**values, "gpus_per_node": None, "nodes": 2, "tasks": tasks}, native=["--cpus-per-task=16"])
     assert (more.cpus, more.mem) == (32, 16384)
@@ -332,45 +340,45 @@ def called(tools: Path) -> list[str]:
 
 def test_check_runs_sinfo_only_for_a_walltime(tools: Path) -> None:
     sbatch_prints(tools, STARTS, 0)
-    assert advice.check(scheduler, plan("slurm", run_dir="/runs/x")) == ()
+    assert advice.check(plan("slurm", run_dir="/runs/x")) == ()
     assert (tools / "calls").read_text() == "sbatch --test-only\n"
-    assert advice.check(scheduler, plan("slurm", time=10)) == ()
+    assert advice.check(plan("slurm", time=10)) == ()
     assert called(tools) == ["sbatch", "sbatch", "sinfo"]
 
 
 def test_check_asks_the_cluster_that_an_option_names(tools: Path) -> None:
     sbatch_prints(tools, STARTS, 0)
-    assert advice.check(scheduler, plan("slurm", time=10, native=["-M east"])) == ()
+    assert advice.check(plan("slurm", time=10, native=["-M east"])) == ()
     assert (tools / "calls").read_text().endswith(" --clusters=east\n")
 
 
 def test_check_without_sinfo(tools: Path) -> None:
     command(tools, "sinfo", "exit 1")
     sbatch_prints(tools, STARTS, 0)
-    assert advice.check(scheduler, plan("slurm", time="99d")) == ()
+    assert advice.check(plan("slurm", time="99d")) == ()
     sbatch_prints(tools, SHAPE)
     with pytest.raises(SchedulerError, match="refuse this job: Requested node configuration is not available"):
-        advice.check(scheduler, plan("slurm", nodes=9))
+        advice.check(plan("slurm", nodes=9))
     sbatch_prints(tools, NO_PARTITION.format("gpux"))
     with pytest.raises(SchedulerError, match="refuse this job: invalid partition specified: gpux"):
-        advice.check(scheduler, plan("slurm", partition="gpux"))
+        advice.check(plan("slurm", partition="gpux"))
 
 
 def test_refused_account_lists_the_user_s_accounts(tools: Path) -> None:
     sbatch_prints(tools, "allocation failure: Invalid account or account/partition combination specified")
     with pytest.raises(SpecError) as caught:
-        advice.check(scheduler, plan("slurm", account="physisc"))
+        advice.check(plan("slurm", account="physisc"))
     assert (caught.value.key, caught.value.hint) == ("account", "available to you: chemistry, physics")
 
 
 def test_check_without_a_controller(tools: Path) -> None:
     sbatch_prints(tools, "allocation failure: Unable to contact slurm controller (connect failure)")
     with pytest.raises(SchedulerError, match="Slurm's controller on ctl does not answer"):
-        advice.check(scheduler, plan("slurm"))
+        advice.check(plan("slurm"))
     assert called(tools) == ["sbatch", "scontrol"]
 
 
 def test_check_without_sbatch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SchedulerError, match="sbatch not found on"):
-        advice.check(scheduler, plan("slurm"))
+        advice.check(plan("slurm"))

@@ -12,9 +12,10 @@ from gridtf.errors import SchedulerError
 from gridtf.findings import Examination, Finding, Level, Setting, collect
 from gridtf.jobspec.config import Configured
 from gridtf.jobspec.spec import JobSpec
-from gridtf.schedulers.batch import Answer
-from gridtf.schedulers.slurm import Slurm, examine, scheduler
-from gridtf.schedulers.slurm.advice import parse_partitions
+from gridtf.schedulers.commands import Answer
+from gridtf.schedulers.slurm import examine, scheduler
+from gridtf.schedulers.slurm.commands import SlurmCommands, slurm
+from gridtf.schedulers.slurm.offers import parse_partitions
 
 # scontrol show config, some of its lines
 CONFIG = """\
@@ -229,7 +230,7 @@ def test_site_without_requeueing_says_how_to_ask_for_it() -> None:
 # --- a first job
 
 
-class FakeSlurm(Slurm):
+class FakeSlurm(SlurmCommands):
     """Answers of Slurm's commands, by the script that sbatch --test-only is given."""
 
     def __init__(self, judge: Callable[[str], Answer]) -> None:
@@ -247,8 +248,11 @@ class FakeSlurm(Slurm):
 
 
 def first_job(judge: Callable[[str], Answer], *settings: Setting, **values: Any) -> tuple[FakeSlurm, Examination]:
-    slurm = FakeSlurm(judge)
-    return slurm, collect(examine.first_job(slurm, given(**values), settings))
+    fake = FakeSlurm(judge)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slurm, "run", fake.run)
+        patch.setattr(slurm, "try_run", fake.try_run)
+        return fake, collect(examine.first_job(scheduler, given(**values), settings))
 
 
 @pytest.mark.parametrize(
@@ -280,13 +284,13 @@ def test_walltime_that_a_site_s_plugin_demands_is_found_by_trying() -> None:
     def judge(script: str) -> Answer:
         return Answer(0, "", ACCEPTED) if "--time" in script else Answer(1, "", NO_TIME)
 
-    slurm, found = first_job(judge, partition="cpu")
+    fake, found = first_job(judge, partition="cpu")
     assert [(item.level, item.check) for item in found.findings] == [
         ("warning", "time.compulsory"),
         ("ok", "submission"),
     ]
     assert lines(found) == ['time = "01:00:00"']
-    assert all("#SBATCH --partition=cpu\n" in script for script in slurm.scripts)
+    assert all("#SBATCH --partition=cpu\n" in script for script in fake.scripts)
 
 
 def test_first_job_has_the_settings_that_nothing_else_sets() -> None:
@@ -295,10 +299,10 @@ def test_first_job_has_the_settings_that_nothing_else_sets() -> None:
         Setting("time", "1:00", "", "partitions.gpu"),
         Setting("account", "a", ""),
     ]
-    slurm, _ = first_job(lambda script: Answer(0, "", ACCEPTED), *settings, partition="cpu")
-    assert "--partition=cpu\n" in slurm.scripts[0]
-    assert "--account=a\n" in slurm.scripts[0]
-    assert "--time" not in slurm.scripts[0]
+    fake, _ = first_job(lambda script: Answer(0, "", ACCEPTED), *settings, partition="cpu")
+    assert "--partition=cpu\n" in fake.scripts[0]
+    assert "--account=a\n" in fake.scripts[0]
+    assert "--time" not in fake.scripts[0]
 
 
 # --- all of it, with stand-ins for the commands
@@ -337,7 +341,7 @@ def test_examination_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert finding(found, "account").message == "jobs without `account` run on bio; also yours: ml"
     assert finding(found, "submission").level == Level.OK
     (tmp_path / "bin/sbatch").write_text("#!/bin/sh\nsleep 60\n")
-    monkeypatch.setattr(examine, "_PATIENCE", 0.5)
+    monkeypatch.setattr(examine, "_EXAMINE_LIMIT", 0.5)
     slow = examine.examine(scheduler, given())
     assert problems(slow) == [("warning", "time"), ("warning", "submission")]
     assert finding(slow, "submission").message == (
@@ -375,7 +379,7 @@ def test_commands_that_do_not_start_say_why(
     (tmp_path / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setenv("SLURM_CONF", "/nope")
-    monkeypatch.setattr(examine, "_PATIENCE", 0.5)
+    monkeypatch.setattr(examine, "_EXAMINE_LIMIT", 0.5)
     with pytest.raises(SchedulerError) as caught:
         examine.examine(scheduler, given())
     assert message in caught.value.what

@@ -38,7 +38,7 @@ def no_query(job: str) -> Mapping[str, int]:
 
 
 def hosts(environ: Mapping[str, str], query: object = no_query, **spec: object) -> tuple[Host, ...]:
-    request = scheduler.resolve(JobSpec.from_dict({"command": ["x"], **spec}), in_job=True)
+    request = scheduler.login.resolve(JobSpec.from_dict({"command": ["x"], **spec}), in_job=True)
     return allocation(environ, request, query).hosts  # type: ignore[arg-type]
 
 
@@ -220,11 +220,11 @@ def test_versions_whose_steps_cannot_share_gpus(
 ) -> None:
     program("srun", f"echo {printed}")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert scheduler.without_shared_gpus() == old
+    assert scheduler.login.commands.without_shared_gpus() == old
     made = Host("n1", 2, 2), Host("n2", 2, 2)
     if old:
         with pytest.raises(PlacementError, match=f"{old} does not share GPUs between steps, and the one that gridtf"):
-            scheduler.start_agents(Allocation(made), CALL, IN_STEP)
+            scheduler.injob.start_agents(Allocation(made), CALL, IN_STEP)
 
 
 def test_srun_command_without_cpus_where_hosts_differ() -> None:
@@ -372,19 +372,19 @@ def test_parse_failure_ignores_a_cancelled_step_after_an_agent_failed() -> None:
 
 
 def test_this_host_is_slurm_s_name_of_the_node() -> None:
-    assert scheduler.this_host({"SLURMD_NODENAME": "n7"}) == "n7"
-    assert scheduler.this_host({}) == os.uname().nodename
+    assert scheduler.injob.this_host({"SLURMD_NODENAME": "n7"}) == "n7"
+    assert scheduler.injob.this_host({}) == os.uname().nodename
 
 
 def test_identity() -> None:
-    assert scheduler.identity({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "2"}) == JobIdentity("7", restarts="2")
+    assert scheduler.injob.identity({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "2"}) == JobIdentity("7", restarts="2")
     element = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}
-    assert scheduler.identity(element) == JobIdentity("7_3", element="3")
+    assert scheduler.injob.identity(element) == JobIdentity("7_3", element="3")
 
 
 def test_parent_lost_is_a_killed_slurmstepd() -> None:
-    assert "slurmstepd, which had started the job script on" in scheduler.parent_lost(Parent(71, "slurmstepd"))
-    assert scheduler.parent_lost(Parent(71, "bash")) == ""
+    assert "slurmstepd, which had started the job script on" in scheduler.injob.parent_lost(Parent(71, "slurmstepd"))
+    assert scheduler.injob.parent_lost(Parent(71, "bash")) == ""
 
 
 @pytest.mark.parametrize(
@@ -412,7 +412,7 @@ def test_invalid_array_index_is_refused(text: str) -> None:
 
 def test_each_array_element_has_its_own_log() -> None:
     made = plan("slurm", run_dir="/runs/100%", native=("--array=0-2",))
-    assert "--output=/runs/100%%/array/%a/job.log" in scheduler.submit_command(made)
+    assert "--output=/runs/100%%/array/%a/job.log" in scheduler.login.submit_command(made)
 
 
 def test_srun_command_of_a_job_that_outlives_lost_hosts() -> None:

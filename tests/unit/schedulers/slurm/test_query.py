@@ -12,13 +12,14 @@ import pytest
 from gridtf.errors import SchedulerError
 from gridtf.schedulers.api import JobIdentity, JobStatus, Parent
 from gridtf.schedulers.slurm import query, scheduler
+from gridtf.schedulers.slurm.commands import slurm
+from gridtf.schedulers.slurm.ending import parse_termination
 from gridtf.schedulers.slurm.query import (
     Row,
     parse_moment,
     parse_node_gpus,
     parse_sacct,
     parse_squeue,
-    parse_termination,
     statuses,
 )
 from gridtf.states import JobState
@@ -365,7 +366,7 @@ def test_parse_moment_by_the_clock_of_this_host() -> None:
 def test_why_slurm_does_not_start_a_job_again(shown: str | None, why: str, tools: Path) -> None:
     text = "" if shown is None else f"JobId=76 JobName=a JobState=RUNNING {shown} EndTime=$END Command=/a"
     command(tools, "scontrol", f'[ "$SLURM_TIME_FORMAT" = %s ] && END=1795435070; echo "{text}"')
-    found = scheduler.why_not_again({"SLURM_JOB_ID": "76"})
+    found = scheduler.injob.why_not_again({"SLURM_JOB_ID": "76"})
     assert found.startswith(why)
     assert bool(found) == bool(why)
 
@@ -373,11 +374,11 @@ def test_why_slurm_does_not_start_a_job_again(shown: str | None, why: str, tools
 def test_end_of_job_is_what_scontrol_says(tools: Path) -> None:
     request = resolved(job(time="1h"), "slurm")
     environ = {"SLURM_JOB_ID": "76"}
-    assert scheduler.end_of_job(environ, request, 100.0) == 3700  # no scontrol
-    assert scheduler.end_of_job({**environ, "SLURM_JOB_END_TIME": "1795430000"}, request, 100.0) == 1795430000
+    assert scheduler.injob.end_of_job(environ, request, 100.0) == 3700  # no scontrol
+    assert scheduler.injob.end_of_job({**environ, "SLURM_JOB_END_TIME": "1795430000"}, request, 100.0) == 1795430000
     shown = "JobId=75 EndTime=17\nJobId=76 JobName=a JobState=RUNNING EndTime=1795435070 Command=/a EndTime=1"
     command(tools, "scontrol", f"printf '{shown}\\n'")
-    assert scheduler.end_of_job(environ, request, 100.0) == 1795435070
+    assert scheduler.injob.end_of_job(environ, request, 100.0) == 1795435070
 
 
 @pytest.mark.parametrize(("job_id", "named"), [("76", "76"), ("80_3", "80_3")])
@@ -386,11 +387,11 @@ def test_start_again_requeues_the_job_or_the_element(job_id: str, named: str, to
     if "_" in job_id:
         environ |= {"SLURM_ARRAY_JOB_ID": "80", "SLURM_ARRAY_TASK_ID": "3"}
     command(tools, "scontrol", f'echo "$*" > {tools}/said')
-    assert scheduler.start_again(environ) is None
+    assert scheduler.injob.start_again(environ) is None
     assert (tools / "said").read_text() == f"requeue {named}\n"
     command(tools, "scontrol", "echo Requested operation is presently disabled for job 76 >&2; exit 1")
     with pytest.raises(SchedulerError, match="does not requeue it: Requested operation is presently disabled"):
-        scheduler.start_again(environ)
+        scheduler.injob.start_again(environ)
 
 
 def test_termination_reason_is_unknown_without_output() -> None:
@@ -456,8 +457,9 @@ def test_query_distinguishes_a_killed_script_from_one_never_started(tools: Path)
     rows = ("9|9|FAILED|N/A|JobLaunchFailure", "8|8|COMPLETING|N/A|JobLaunchFailure", "7|7|COMPLETED|N/A|None")
     command(tools, "squeue", "".join(f"echo '{row}'\n" for row in rows))
     command(tools, "scontrol", "echo 'JobId=9 JobName=a ExitCode=0:1 UserId=a(1) JobState=FAILED ExitCode=0:9 Power='")
-    found = scheduler.query([JobIdentity(job_id) for job_id in "987"])
-    assert found["9"].reason.startswith("its script was killed by SIGKILL")
+    found = scheduler.login.query([JobIdentity(job_id) for job_id in "987"])
+    assert found["9"].reason == f"its script was {found['9'].killed}"
+    assert found["9"].killed.startswith("killed by SIGKILL")
     assert found["8"] == JobStatus(JobState.RUNNING, "ending")
     assert [line.split("/")[-1] for line in calls(tools)][1:] == ["scontrol -o show job 9 "]
 
@@ -468,14 +470,14 @@ def test_query_distinguishes_a_killed_script_from_one_never_started(tools: Path)
 def test_query_names_the_nodes_of_a_job_that_has_lost_one(tools: Path, nodes: str, named: str) -> None:
     command(tools, "squeue", "echo '9|9|NODE_FAIL|N/A|NodeDown'; echo '8|8|COMPLETED|N/A|None'")
     command(tools, "scontrol", f"echo 'JobId=9 JobName=a UserId=a(1) JobState=NODE_FAIL NodeList={nodes} BatchHost=n1'")
-    found = scheduler.query([JobIdentity("9"), JobIdentity("8")])["9"]
+    found = scheduler.login.query([JobIdentity("9"), JobIdentity("8")])["9"]
     assert found == JobStatus(JobState.NODE_FAIL, f"one of its nodes is down{named}")
     assert [line.split("/")[-1] for line in calls(tools)][1:] == ["scontrol -o show job 9 "]
 
 
 def test_query_runs_one_squeue_for_several_jobs(tools: Path) -> None:
     command(tools, "squeue", f"cat <<'END'\n{SQUEUE}END")
-    found = scheduler.query([JobIdentity(job_id) for job_id in ("60", "52", "53", "99", "60")])
+    found = scheduler.login.query([JobIdentity(job_id) for job_id in ("60", "52", "53", "99", "60")])
     assert {job_id: status.state for job_id, status in found.items()} == {
         "60": JobState.COMPLETED,
         "52": JobState.FAILED,
@@ -492,16 +494,16 @@ def test_query_of_several_own_jobs_names_the_user(tools: Path, monkeypatch: pyte
     mine, theirs = (JobIdentity(number, user=user) for number, user in (("1", "7001"), ("2", "bob")))
     asked = [[mine, mine.replace(job_id="3")], [mine, theirs], [mine]]
     for jobs in asked:
-        scheduler.query(jobs)
+        scheduler.login.query(jobs)
     assert ["--user=7001 " in line for line in calls(tools)] == [True, False, False]
     monkeypatch.setattr("os.getuid", lambda: 0)  # in a container that maps no users
-    scheduler.query([mine.replace(user="root"), mine.replace(job_id="3", user="root")])
+    scheduler.login.query([mine.replace(user="root"), mine.replace(job_id="3", user="root")])
     assert "--user" not in calls(tools)[-1]
 
 
 def test_query_of_more_jobs_than_a_command_line_holds(tools: Path) -> None:
     command(tools, "squeue", f"cat <<'END'\n{SQUEUE}END")
-    found = scheduler.query([JobIdentity(str(number)) for number in range(100_000)])
+    found = scheduler.login.query([JobIdentity(str(number)) for number in range(100_000)])
     assert found["60"].state == JobState.COMPLETED
     assert len(calls(tools)) == 1
     assert "--jobs" not in calls(tools)[0]
@@ -510,7 +512,7 @@ def test_query_of_more_jobs_than_a_command_line_holds(tools: Path) -> None:
 def test_query_runs_one_squeue_per_cluster(tools: Path) -> None:
     command(tools, "squeue", "true")
     east = {"cluster": "a"}
-    scheduler.query([JobIdentity("1", east), JobIdentity("2"), JobIdentity("3", east)])
+    scheduler.login.query([JobIdentity("1", east), JobIdentity("2"), JobIdentity("3", east)])
     assert ["--clusters=a" in line and "--jobs=1,3 " in line for line in calls(tools)] == [True, False]
 
 
@@ -545,10 +547,10 @@ def test_job_of_another_cluster_is_not_taken_for_the_local_one_with_its_id(
 
 def test_commands_in_a_job_ask_its_own_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_CLUSTERS", "a,b")
-    assert scheduler.command_environment()["SLURM_CLUSTERS"] == "a,b"
+    assert slurm.environment()["SLURM_CLUSTERS"] == "a,b"
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert "SLURM_CLUSTERS" not in scheduler.command_environment()
-    assert scheduler.identity({"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "a"}).details == {"local_cluster": "a"}
+    assert "SLURM_CLUSTERS" not in slurm.environment()
+    assert scheduler.injob.identity({"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "a"}).details == {"local_cluster": "a"}
 
 
 @pytest.mark.parametrize("problem", ["cannot stat", "unable to status"])  # the latter: 20.11
@@ -559,31 +561,31 @@ def test_missing_configuration_that_squeue_waits_for_is_not_a_silent_controller(
     waiting = f"s_p_parse_file: {problem} file {path}: No such file or directory, retrying in 1sec up to 60sec"
     command(tools, "squeue", f"echo 'squeue: error: {waiting}' >&2; exec sleep 60")
     monkeypatch.setenv("SLURM_CONF", path)
-    monkeypatch.setattr(type(scheduler), "query_patience", 0.5)
+    monkeypatch.setattr(type(slurm), "query_limit", 0.5)
     with pytest.raises(SchedulerError, match=re.escape(f"cannot read {shown} (SLURM_CONF): No such file")):
-        scheduler.query([JobIdentity("7")])
+        scheduler.login.query([JobIdentity("7")])
 
 
 def test_query_of_an_unknown_job_is_no_error(tools: Path) -> None:
     command(tools, "squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
-    assert scheduler.query([JobIdentity("99999")])["99999"].purged
+    assert scheduler.login.query([JobIdentity("99999")])["99999"].purged
 
 
 def test_query_without_a_controller_is_an_error(tools: Path) -> None:
     error = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
     command(tools, "squeue", f"echo '{error}' >&2; exit 1")
     with pytest.raises(SchedulerError, match=r"controller on ctl does not answer: .*connect failure") as caught:
-        scheduler.query([JobIdentity("1")])
+        scheduler.login.query([JobIdentity("1")])
     assert caught.value.hint
     command(tools, "squeue", "echo 'squeue: error: something else' >&2; exit 1")
     with pytest.raises(SchedulerError, match="squeue has failed: something else"):
-        scheduler.query([JobIdentity("1")])
+        scheduler.login.query([JobIdentity("1")])
 
 
 def test_query_ignores_filters_in_the_environment(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SQUEUE_USERS", "bob")
     command(tools, "squeue", '[ -z "$SQUEUE_USERS" ] && echo "60|60|RUNNING|N/A|None"')
-    assert scheduler.query([JobIdentity("60")])["60"].state == JobState.RUNNING
+    assert scheduler.login.query([JobIdentity("60")])["60"].state == JobState.RUNNING
 
 
 @pytest.mark.parametrize("form", ["relative", "%d %b %H:%M"])
@@ -592,36 +594,36 @@ def test_expected_start_is_known_whatever_format_of_times_the_user_likes(
 ) -> None:
     monkeypatch.setenv("SLURM_TIME_FORMAT", form)
     command(tools, "squeue", '[ "$SLURM_TIME_FORMAT" = %s ] && START=1795435070; echo "60|60|PENDING|$START|Resources"')
-    assert scheduler.query([JobIdentity("60")])["60"].expected == 1795435070
+    assert scheduler.login.query([JobIdentity("60")])["60"].expected == 1795435070
 
 
 def test_accounting_that_is_disabled_or_unreachable_is_empty(tools: Path) -> None:
     command(tools, "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
-    assert scheduler.accounting([JobIdentity("1")]) == {}
+    assert scheduler.login.accounting([JobIdentity("1")]) == {}
     command(tools, "sacct", "echo 'sacct: error: Problem talking to the database: Connection refused' >&2; exit 1")
-    assert scheduler.accounting([JobIdentity("1")]) == {}
+    assert scheduler.login.accounting([JobIdentity("1")]) == {}
 
 
 def test_accounting_without_sacct_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert scheduler.accounting([JobIdentity("1")]) == {}
+    assert scheduler.login.accounting([JobIdentity("1")]) == {}
 
 
 def test_accounting_names_the_user_who_cancelled_a_job(tools: Path) -> None:
     command(tools, "sacct", "echo '1|1|CANCELLED by 0'; echo '2|2|COMPLETED'; echo '4|4|CANCELLED by 123454321'")
-    assert scheduler.accounting([JobIdentity(job_id) for job_id in "1234"]) == {
-        "1": JobStatus(JobState.CANCELLED, "by root"),
+    assert scheduler.login.accounting([JobIdentity(job_id) for job_id in "1234"]) == {
+        "1": JobStatus(JobState.CANCELLED, "by root", by="root"),
         "2": JobStatus(JobState.COMPLETED),
-        "4": JobStatus(JobState.CANCELLED, "by 123454321"),
+        "4": JobStatus(JobState.CANCELLED, "by 123454321", by="123454321"),
     }
 
 
 def test_termination_reason_without_and_with_scontrol(tools: Path) -> None:
     command(tools, "scontrol", "exit 1")
-    assert scheduler.termination_reason({"SLURM_JOB_ID": "76"}, STEPD) is None
+    assert scheduler.injob.termination_reason({"SLURM_JOB_ID": "76"}, STEPD) is None
     shown = SEEN.format(name="x", state="COMPLETING", reason="None", restarts=1)
     command(tools, "scontrol", f"echo '{shown}'")
-    ended = scheduler.termination_reason({"SLURM_JOB_ID": "76", "SLURM_RESTART_COUNT": "1"}, STEPD)
+    ended = scheduler.injob.termination_reason({"SLURM_JOB_ID": "76", "SLURM_RESTART_COUNT": "1"}, STEPD)
     assert ended is not None
     assert ended.reason == "cancelled with scancel"
 
@@ -645,8 +647,8 @@ def test_termination_reason_names_nodes_that_are_down(
     shown = SEEN.format(name="x", state=state, reason=reason, restarts=restarts)
     command(tools, "scontrol", f"echo '{shown}'")
     command(tools, "sinfo", "case $* in *n[[]1-4]*) echo n3; echo n3;; esac")  # a line a partition
-    assert scheduler.termination_reason({"SLURM_JOB_ID": "76", "SLURM_JOB_NODELIST": "n[1-4]"}, STEPD) == expected
-    assert scheduler.termination_reason({"SLURM_JOB_ID": "76", "SLURM_JOB_NODELIST": "n1"}, STEPD) != expected
+    assert scheduler.injob.termination_reason({"SLURM_JOB_ID": "76", "SLURM_JOB_NODELIST": "n[1-4]"}, STEPD) == expected
+    assert scheduler.injob.termination_reason({"SLURM_JOB_ID": "76", "SLURM_JOB_NODELIST": "n1"}, STEPD) != expected
 
 
 BATCH_HOST = "JobId=76 JobName=x UserId=a(1) JobState={state} Requeue={requeue} BatchHost=n1 Power="
@@ -669,7 +671,7 @@ def test_job_whose_launcher_s_host_is_down_is_given_back(
     command(tools, "scontrol", f"echo '{BATCH_HOST.format(state=state, requeue=requeue)}'")
     command(tools, "sinfo", f"echo {down}")
     command(tools, "scancel", "true")
-    assert scheduler.give_back({"SLURM_JOB_ID": "76"}) is done
+    assert scheduler.injob.give_back({"SLURM_JOB_ID": "76"}) is done
     last = calls(tools)[-1].split("/")[-1].strip()
     assert (last == acts) if acts else last.startswith(("scontrol -o show job", "sinfo"))
 
@@ -694,7 +696,7 @@ def test_job_that_another_host_has_requeued_a_moment_before_is_not_cancelled(
     command(tools, "scontrol", f"case $* in *requeue*) touch '{seen}'; exit 1;; esac; {show}")
     command(tools, "sinfo", "echo n1")
     command(tools, "scancel", "true")
-    assert scheduler.give_back({"SLURM_JOB_ID": "76"}) is True
+    assert scheduler.injob.give_back({"SLURM_JOB_ID": "76"}) is True
     assert calls(tools)[-1].split("/")[-1].strip() == acts
 
 
@@ -706,7 +708,7 @@ def test_job_whose_requeue_ends_the_processes_that_ask_for_it_is_not_cancelled(t
     command(tools, "scancel", "true")
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # as launchers and agents have it
     try:
-        assert scheduler.give_back({"SLURM_JOB_ID": "76"}) is True
+        assert scheduler.injob.give_back({"SLURM_JOB_ID": "76"}) is True
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     assert calls(tools)[-1].split("/")[-1].strip() == "scontrol requeue 76"
@@ -714,4 +716,4 @@ def test_job_whose_requeue_ends_the_processes_that_ask_for_it_is_not_cancelled(t
 
 def test_nothing_is_given_back_without_an_answer(tools: Path) -> None:
     command(tools, "scontrol", "exit 1")
-    assert scheduler.give_back({"SLURM_JOB_ID": "76"}) is False
+    assert scheduler.injob.give_back({"SLURM_JOB_ID": "76"}) is False

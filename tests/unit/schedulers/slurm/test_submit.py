@@ -8,8 +8,9 @@ import pytest
 
 from gridtf.errors import MaybeSubmittedError, SchedulerError
 from gridtf.schedulers.api import JobIdentity
-from gridtf.schedulers.batch import NoAnswerError
+from gridtf.schedulers.commands import NoAnswerError
 from gridtf.schedulers.slurm import scheduler, submit
+from gridtf.schedulers.slurm.commands import complaint, slurm
 from tests.support.rendering import plan
 
 
@@ -35,7 +36,7 @@ def test_cancel_separates_the_job_id_from_scancel_options(tmp_path: Path, sbatch
     scancel = tmp_path / "scancel"
     scancel.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/called\n')
     scancel.chmod(0o755)
-    scheduler.cancel(JobIdentity("4711_3", {"cluster": "east"}), force=True)
+    scheduler.login.cancel(JobIdentity("4711_3", {"cluster": "east"}), force=True)
     called = (tmp_path / "called").read_text().split()
     assert called[-2:] == ["--", "4711_3"]
     assert "--clusters=east" in called
@@ -67,7 +68,7 @@ No reservation for this job
 )
 def test_submit_finds_the_job_id_in_the_output(sbatch: Path, printed: str, record: dict[str, str]) -> None:
     sbatch.write_text(f"#!/bin/sh\necho '{printed}'\n")
-    assert scheduler.submit(plan("slurm")).job.to_record() == record
+    assert scheduler.login.submit(plan("slurm")).job.to_record() == record
 
 
 # Standard error of sbatch 22.05, with plugins of a site: job_submit/lua with slurm.log_user, cli_filter/lua.
@@ -88,7 +89,7 @@ def test_what_a_site_s_plugin_says_about_an_accepted_job_is_a_note(
     sbatch: Path, printed: str, notes: tuple[str, ...]
 ) -> None:
     sbatch.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{printed}END\necho 24\n")
-    assert scheduler.submit(plan("slurm")).notes == notes
+    assert scheduler.login.submit(plan("slurm")).notes == notes
 
 
 @pytest.mark.parametrize(
@@ -119,13 +120,13 @@ def test_what_a_site_s_plugin_says_about_an_accepted_job_is_a_note(
     ],
 )
 def test_refusal_by_a_site_s_plugin_is_told_in_its_own_words(printed: str, said: str) -> None:
-    assert submit.complaint(printed) == said
+    assert complaint(printed) == said
 
 
 def test_submit_keeps_the_user_s_locale(sbatch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sbatch.write_text(f'#!/bin/sh\necho "${{LC_ALL-not set}}" >{tmp_path}/locale\necho 1\n')
     monkeypatch.delenv("LC_ALL", raising=False)
-    scheduler.submit(plan("slurm"))
+    scheduler.login.submit(plan("slurm"))
     assert (tmp_path / "locale").read_text() == "not set\n"
 
 
@@ -145,15 +146,15 @@ def test_submit_keeps_the_user_s_locale(sbatch: Path, tmp_path: Path, monkeypatc
 def test_submit_errors_of_sbatch(sbatch: Path, error: str, kind: type[Exception], message: str) -> None:
     sbatch.write_text(f"#!/bin/sh\necho 'sbatch: error: {error}' >&2\nexit 1\n")
     with pytest.raises(SchedulerError, match=message) as caught:
-        scheduler.submit(plan("slurm"))
+        scheduler.login.submit(plan("slurm"))
     assert type(caught.value) is kind
 
 
 def test_submit_that_times_out_may_have_succeeded(sbatch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sbatch.write_text("#!/bin/sh\nexec sleep 60\n")
-    monkeypatch.setattr(type(scheduler), "submit_patience", 0.2)
+    monkeypatch.setattr(type(slurm), "submit_limit", 0.2)
     with pytest.raises(MaybeSubmittedError, match=r"has not answered within 0\.2 s") as caught:
-        scheduler.submit(plan("slurm", run_dir="/runs/x"))
+        scheduler.login.submit(plan("slurm", run_dir="/runs/x"))
     assert "/runs/x" in caught.value.why
     assert "squeue" in caught.value.hint
 
@@ -180,7 +181,7 @@ def test_submit_without_a_job_id_finds_the_job_by_its_log(sbatch: Path, answer: 
         "8  /runs/x/array/%a/job.log ",
         "x /runs/x/job.log",
     )
-    assert scheduler.submit(plan("slurm", run_dir="/runs/x")).job == JobIdentity("9")  # the latest
+    assert scheduler.login.submit(plan("slurm", run_dir="/runs/x")).job == JobIdentity("9")  # the latest
 
 
 @pytest.mark.parametrize(
@@ -194,14 +195,14 @@ def test_submit_without_a_job_id_looks_in_the_clusters_that_are_named(
     rows = "CLUSTER: a\n8   a   /runs/w/job.log\n\nCLUSTER: b\n9   b   /runs/x/job.log\n"
     squeue = f"#!/bin/sh\ncase $* in *--clusters=a*Cluster:*) printf '{rows}';; esac\n"
     (sbatch.parent / "squeue").write_text(squeue)
-    job = scheduler.submit(plan("slurm", run_dir="/runs/x", native=native)).job
+    job = scheduler.login.submit(plan("slurm", run_dir="/runs/x", native=native)).job
     assert job == JobIdentity("9", {"cluster": "b"})  # never all, which scancel would take for every cluster
 
 
 def test_cluster_of_the_login_node_is_remembered(sbatch: Path) -> None:
     sbatch.write_text("#!/bin/sh\necho 7\n")
     (sbatch.parent / "slurm.conf").write_text("ClusterName=east\n")
-    assert scheduler.submit(plan("slurm")).job == JobIdentity("7", {"local_cluster": "east"})
+    assert scheduler.login.submit(plan("slurm")).job == JobIdentity("7", {"local_cluster": "east"})
 
 
 @pytest.mark.parametrize("code", [0, 1])
@@ -209,7 +210,7 @@ def test_submit_with_exit_code_0_is_never_a_refusal(sbatch: Path, code: int) -> 
     sbatch.write_text(f"#!/bin/sh\ncat <<'END'\n{BANNER}job 24 is yours\nEND\n")
     queue(sbatch.parent, "7  /runs/w/job.log", code=code)
     with pytest.raises(MaybeSubmittedError, match="printed no job id, but: job 24 is yours"):
-        scheduler.submit(plan("slurm", run_dir="/runs/x"))
+        scheduler.login.submit(plan("slurm", run_dir="/runs/x"))
 
 
 def test_heterogeneous_job_is_found_by_its_first_component() -> None:

@@ -14,7 +14,7 @@ from tests.support.rendering import plan
 
 
 def directives(**values: Any) -> list[str]:
-    return list(scheduler.directives(plan("slurm", name="x", **values)))
+    return list(scheduler.login.directives(plan("slurm", name="x", **values)))
 
 
 def with_name(*options: str) -> list[str]:
@@ -235,10 +235,10 @@ def test_more_workers_than_slots_are_refused() -> None:
 
 
 def test_submit_command_has_the_options_with_the_run_directory() -> None:
-    command = scheduler.submit_command(plan("slurm", run_dir="/runs/it's 100%j"))
+    command = scheduler.login.submit_command(plan("slurm", run_dir="/runs/it's 100%j"))
     assert command == ("sbatch", "--parsable", "--output=/runs/it's 100%%j/job.log")
     with pytest.raises(SpecError, match="run_dir"):
-        scheduler.submit_command(plan("slurm", run_dir="/runs/a\\b"))
+        scheduler.login.submit_command(plan("slurm", run_dir="/runs/a\\b"))
 
 
 def test_is_available_where_sbatch_is_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,8 +270,8 @@ def test_is_current_with_slurm_job_id() -> None:
 def test_note_on_native_output_option_without_effect(
     option: str, note: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(advice, "check", lambda slurm, plan: ())
-    assert scheduler.check(plan("slurm", native=[option], run_dir="/runs/x")) == (() if note is None else (note,))
+    monkeypatch.setattr(advice, "check", lambda plan: ())
+    assert scheduler.login.check(plan("slurm", native=[option], run_dir="/runs/x")) == (() if note is None else (note,))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""One host: its tasks, from their start to their end, and what is seen of them."""

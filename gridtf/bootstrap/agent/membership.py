@@ -1,0 +1,108 @@
+"""Whether tasks train together: a program that ignores the others trains once per task, and succeeds.
+
+TensorFlow joins the cluster by a server on the task's port, which the agent has reserved. MPI and Horovod ask who has
+started them, and a process that no mpirun has started is a world of its own. Nothing is asked of the program: the agent
+sees in /proc which libraries tasks have loaded, which ports are open and who started whom. What that means, the
+launcher decides (judge/together.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from gridtf.states import ALONE, ELSEWHERE, JOINED, LOADED
+
+if TYPE_CHECKING:
+    from gridtf.bootstrap.agent.supervisor import TaskProcess
+    from gridtf.bootstrap.system import System
+
+_TENSORFLOW = "/libtensorflow_framework.so"
+# Parts of the paths of libraries by which programs communicate without a server of TensorFlow.
+_OTHER_WAYS = ("/jaxlib/", "/torch/lib/")
+# Those of libraries whose processes are started together, which the variables of their starter show. A PyTorch may be
+# linked to MPI and never use it.
+_RANKS = ("/mpi4py/", "/horovod/")
+_MPI = ("/libmpi.so", "/libmpich.so", "/libmpi_")  # Open MPI, Intel; Debian's MPICH; Cray
+# A variable by which mpirun, srun or horovodrun tells a process its rank; a site sets others that begin like these.
+_STARTED = r"(OMPI_COMM_WORLD|PMIX?|MV2_COMM_WORLD|HOROVOD)_RANK="
+_MOST_PROCESSES = 16  # of a task, that are examined: its program may be a child of a shell
+_SHORTEST, _LONGEST = 0.25, 30.0  # seconds between two looks
+
+
+class Membership:
+    """The agent's view of its tasks.
+
+    Args:
+        ports: Task -> its port, for each member of the cluster on this host.
+        master: The task of rank 0, if it is on this host, and MASTER_PORT; None otherwise.
+        system: This host.
+        gates: Inodes of the sockets on these ports that belong to the fence.
+    """
+
+    def __init__(
+        self,
+        ports: Mapping[str, int],
+        master: tuple[str, int] | None,
+        system: System,
+        gates: Collection[int] = (),
+    ) -> None:
+        self._gates = gates
+        self._ports = dict(ports)
+        self._master = master
+        self._system = system
+        self._begin = self._next = system.monotonic()
+
+    def pause(self) -> float:
+        """Seconds until the next look: few at first, when TensorFlow starts its server, then ever more."""
+        if not self._ports:
+            return _LONGEST
+        return max(0.0, self._next - self._system.monotonic())
+
+    def look(self, tasks: Iterable[TaskProcess]) -> bool:
+        """Look for TensorFlow in tasks, until they have joined.
+
+        Args:
+            tasks: Tasks of this host.
+
+        Returns:
+            Whether a task is seen to have loaded TensorFlow or joined the cluster.
+        """
+        watched = [task for task in tasks if task.name in self._ports and task.pid is not None]
+        ended = [task for task in watched if task.ended is not None]
+        now = self._system.monotonic()
+        if not (ended or now >= self._next):
+            return False
+        self._next = now + min(max(_SHORTEST, (now - self._begin) / 10), _LONGEST)
+        if not watched:
+            return False
+        before = [task.tensorflow for task in watched]
+        ports = set(self._ports.values()) | ({self._master[1]} if self._master else set())
+        opened = self._system.listening(ports, self._gates)
+        if ended:  # it may have opened and closed the port since the last look
+            opened |= self._system.connected(ports)
+        for task in watched:
+            task.tensorflow = self._of(task, opened)
+            if task in ended or task.tensorflow in (JOINED, ELSEWHERE):
+                del self._ports[task.name]
+        return before != [task.tensorflow for task in watched]
+
+    def _of(self, task: TaskProcess, opened: set[int]) -> str:
+        if self._ports[task.name] in opened:
+            return JOINED
+        if self._master and self._master[0] == task.name and self._master[1] in opened:
+            return ELSEWHERE
+        if task.tensorflow == LOADED or task.ended is not None:
+            return task.tensorflow
+        files = self._system.mapped_files(task.pid or 0, _MOST_PROCESSES)
+
+        def has(parts: Iterable[str]) -> bool:
+            return any(part in files for part in parts)
+
+        if has(_RANKS) or (has(_MPI) and not has(_OTHER_WAYS)):
+            variables = self._system.variables(task.pid or 0, _MOST_PROCESSES)
+            return ELSEWHERE if any(re.match(_STARTED, variable) for variable in variables) else ALONE
+        if _TENSORFLOW not in files:
+            return task.tensorflow  # of a process that exits, nothing is seen any more
+        return ELSEWHERE if has(_OTHER_WAYS) else LOADED

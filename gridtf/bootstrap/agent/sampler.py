@@ -1,0 +1,325 @@
+"""What the tasks of a host use, and when their logs have grown: found out every few seconds, for the launcher.
+
+A process of its own reads /proc, so that the agent never waits for it; a thread of that process asks the driver of the
+GPUs, which blocks for ever when a GPU has fallen off the bus. No file system that hosts share is asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gridtf.bootstrap.agent.supervisor import TaskProcess
+from gridtf.bootstrap.system import System
+from gridtf.bootstrap.wire.helper import Helper
+from gridtf.host import processes
+from gridtf.run.rundir import Record
+
+if TYPE_CHECKING:
+    from gridtf.host.usage import HostUse, ProcessUse
+
+_START_DELAY = 1.0  # seconds from the start of the tasks to that of the sampler, which delays no short job
+_A_SECOND = 50  # samples that the launcher hears
+_FIRST_SAMPLE = 2.0  # seconds until the first sample
+_RESTART_PAUSE = 60.0  # seconds until a sampler that was killed is started again
+_END_LIMIT = 1.0  # seconds for a killed process to close its pipe
+_LOGS, _SILENT_LOGS = 0.25, 1.0  # seconds between two looks at the lengths of the logs, and while no task prints
+_SOON_SILENT = 5.0  # seconds without output after which no task prints
+_THREADS = 6  # samples from one look at the states of all threads, of which TensorFlow has hundreds, to the next
+_FRESH = 3  # intervals after which a reading of the GPUs is no longer told
+_MOST_UNSENT = 1 << 20  # bytes
+_SILENT = 10.0  # seconds without a report after which a task makes no steps any more, if its reports came faster before
+
+Points = Mapping[str, list[tuple[float, int]]]  # task -> (time, bytes that it had printed), oldest first
+Printed = Mapping[str, Callable[[], int]]  # task -> returns how many bytes its log has received
+
+
+def sample_interval(wanted: float, hosts: int) -> float:
+    """The time between two samples: longer with many hosts, of which the launcher hears 50 a second at most.
+
+    Args:
+        wanted: Seconds that the user wants; 0: there are no samples.
+        hosts: The number of hosts of the job.
+
+    Returns:
+        Seconds; 0: there are none.
+    """
+    return max(wanted, hosts / _A_SECOND) if wanted else 0.0
+
+
+class Sampler:
+    """The agent's end: starts the process that samples, and takes what it has found out.
+
+    Args:
+        interval: Seconds between two samples; 0: there are none.
+        gpus: The GPUs of this host.
+        host: This host, as the allocation calls it.
+        system: This host.
+    """
+
+    def __init__(self, interval: float, gpus: Collection[str], host: str, system: System) -> None:
+        self._interval, self._gpus, self._host, self._system = interval, gpus, host, system
+        self._due: float | None = None  # when the process is started
+        self._helper = Helper(_RESTART_PAUSE, system, wakes=False)
+        self._received = b""
+        self._sampled: dict[str, int] = {}  # the tasks that it looks at, and their process ids
+        self._rates = Rates()
+
+    def look(self, tasks: Collection[TaskProcess]) -> list[Record]:
+        """Start the process if that is due, and take what it has found out.
+
+        Args:
+            tasks: The tasks that run.
+
+        Returns:
+            Messages for the launcher, of the kind messages.SAMPLE.
+        """
+        running = {task.name: task.pid for task in tasks if task.pid}
+        now = self._system.monotonic()
+        if not self._interval:
+            return []
+        if self._due is None and running:
+            self._due = now + _START_DELAY
+        found = self._take(tasks)
+        if self._helper.pid and not running.items() <= self._sampled.items():  # a task was started again
+            self._helper.end(signal.SIGTERM)
+            self._helper.begun = float("-inf")
+        if self._helper.due and running and self._due is not None and now >= self._due:
+            printed = {task.name: task.printed for task in tasks if task.printed}
+            about = self._gpus, self._interval, self._host
+            self._sampled, self._received = running, b""
+            self._helper.start(lambda agent: _run(running, printed, *about, agent=agent, parent=self._system.pid))
+        return found
+
+    def last(self, tasks: Iterable[TaskProcess]) -> list[Record]:
+        """Take what the process has found out last, after a tear-down has ended it.
+
+        Args:
+            tasks: The tasks, which have ended.
+
+        Returns:
+            As look.
+        """
+        found = self._take(tasks)
+        deadline = self._system.monotonic() + _END_LIMIT
+        while (
+            self._helper.pid is not None and self._system.monotonic() < deadline
+        ):  # only a driver keeps it from ending
+            self._system.sleep(0.005)
+            found += self._take(tasks)
+        return found
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """The id of the process; nothing while there is none."""
+        return frozenset(() if self._helper.pid is None else {self._helper.pid})
+
+    def _take(self, tasks: Iterable[TaskProcess]) -> list[Record]:
+        *lines, self._received = (self._received + self._helper.hear()).split(b"\n")
+        found = []
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+        for record in found:
+            if "sample" in record:
+                self._rates.add(record["sample"], tasks)
+        return found
+
+
+class Rates:
+    """Adds to samples what tasks have reported: their step, and how many steps a second that makes."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[int, float]] = {}  # task -> step and time of its newest report
+        self._rate: dict[str, tuple[float, float]] = {}  # task -> steps a second, and over how many seconds
+
+    def add(self, sample: Record, tasks: Iterable[TaskProcess]) -> None:
+        """Add to a sample of this host.
+
+        Args:
+            sample: The sample; is changed.
+            tasks: The tasks, with what they have reported.
+        """
+        for task in tasks:
+            found, progress = sample["tasks"].get(task.name), task.progress
+            if found is None or not progress:
+                continue
+            step, at = progress["step"], progress["time"]
+            before = self._last.get(task.name)
+            self._last[task.name] = (step, at)
+            if before and at > before[1]:
+                self._rate[task.name] = (max(0, step - before[0]) / (at - before[1]), at - before[1])
+            found.update(step=step, values=progress["values"])
+            if task.name in self._rate:
+                rate, gap = self._rate[task.name]
+                found["rate"] = 0.0 if sample["time"] - at > max(_SILENT, 2 * gap) else round(rate, 4)
+
+
+# --- the process that samples
+
+
+def _run(
+    tasks: Mapping[str, int],
+    printed: Printed,
+    gpus: Collection[str],
+    interval: float,
+    host: str,
+    *,
+    agent: socket.socket,
+    parent: int,
+) -> None:
+    """Sample until a signal ends this process, which then tells what it has seen last."""
+    processes.die_with_parent(parent, signal.SIGKILL)
+    processes.block_signals()
+    processes.keep_only([agent.fileno()])
+    agent.setblocking(False)
+    logs, readings = _Logs(tasks, printed), _Gpus(gpus, interval)
+    taken = _Samples(tasks, host)
+    due = time.monotonic() + min(interval, _FIRST_SAMPLE)
+    unsent, ended = b"", False
+    while not ended:
+        ended = processes.is_end(processes.wait_for_signal(logs.pause()))
+        logs.look()
+        if ended or time.monotonic() >= due:
+            due = max(due + interval, time.monotonic())
+            told: Record = {"logs": logs.take()}
+            sample = {**taken.take(), "gpus": readings.newest()}
+            if sample["tasks"] or not ended:  # the last sample is of tasks that still ran
+                told["sample"] = sample
+            unsent += json.dumps(told, separators=(",", ":")).encode() + b"\n"
+        try:
+            unsent = unsent[agent.send(unsent) :] if unsent else b""
+        except BlockingIOError:  # the agent is stopped
+            unsent = unsent if len(unsent) < _MOST_UNSENT else b""
+
+
+class _Samples:
+    """Takes samples of this host and its tasks.
+
+    Args:
+        tasks: Task -> its process.
+        host: The name of this host.
+    """
+
+    def __init__(self, tasks: Mapping[str, int], host: str) -> None:
+        from gridtf.host import usage
+
+        self._usage, self._name = usage, host
+        self._families, self._host = usage.Families(tasks), usage.Host()
+        self._threads: dict[str, dict[str, int]] = {}
+        self._count = 0
+        self._before = self._look()
+
+    def _look(self) -> tuple[float, HostUse, dict[str, ProcessUse]]:
+        families, now = self._families.look(), time.monotonic()
+        used = {name: self._usage.of_processes(pids) for name, pids in families.items()}
+        if self._count % _THREADS == 0:
+            self._threads = {name: self._usage.thread_states(pids) for name, pids in families.items()}
+        self._count += 1
+        return now, self._host.use(), used
+
+    def take(self) -> Record:
+        """Take the next sample, without GPUs."""
+        then, host_before, tasks_before = self._before
+        self._before = now, host, tasks = self._look()
+        span = max(now - then, 1e-3)
+        hertz = os.sysconf("SC_CLK_TCK")
+
+        def a_second(after: int, before: int, size: int = 1) -> float:
+            # less than before: what a child had used is gone with it, if its parent has not waited for it
+            return round(max(0, after - before) / span / size, 3)
+
+        return {
+            "time": time.time(),
+            "host": self._name,
+            "cpus": os.cpu_count() or 1,
+            "cpu": a_second(host.ticks, host_before.ticks, hertz),
+            "memory": host.memory,
+            "memory_total": host.memory_total,
+            "received": a_second(host.received, host_before.received),
+            "sent": a_second(host.sent, host_before.sent),
+            "tasks": {
+                name: {
+                    "cpu": a_second(use.ticks, before.ticks, hertz),
+                    "memory": use.memory,
+                    "read": a_second(use.read, before.read),
+                    "written": a_second(use.written, before.written),
+                    "processes": use.processes,
+                    "threads": self._threads.get(name, {}),
+                }
+                for name, use in tasks.items()
+                if (before := tasks_before.get(name)) is not None
+            },
+        }
+
+
+class _Logs:
+    """Notes when the tasks print.
+
+    Args:
+        tasks: Task -> its process.
+        printed: Task -> how many bytes its log has, of those that do not write it themselves.
+    """
+
+    def __init__(self, tasks: Mapping[str, int], printed: Printed) -> None:
+        from gridtf.host import usage
+
+        self._sizes = {name: printed.get(name) or partial(usage.printed, pid) for name, pid in tasks.items()}
+        self._last: dict[str, int] = {}
+        self._points: dict[str, list[tuple[float, int]]] = {}
+        self._grown = float("-inf")  # when a log has, by the monotonic clock
+        self.look()
+
+    def look(self) -> None:
+        """See which logs have grown."""
+        now = round(time.time(), 3)
+        for name, printed in self._sizes.items():
+            size = printed()
+            if size is not None and size != self._last.get(name):
+                self._last[name], self._grown = size, time.monotonic()
+                self._points.setdefault(name, []).append((now, size))
+
+    def pause(self) -> float:
+        """Seconds until the next look."""
+        return _LOGS if time.monotonic() - self._grown < _SOON_SILENT else _SILENT_LOGS
+
+    def take(self) -> Points:
+        """What was noted since the last call."""
+        found, self._points = self._points, {}
+        return found
+
+
+class _Gpus:
+    """The newest reading of the GPUs, by a thread of its own.
+
+    Args:
+        gpus: The GPUs.
+        interval: Seconds between two readings.
+    """
+
+    def __init__(self, gpus: Collection[str], interval: float) -> None:
+        self._interval = interval
+        self._newest: tuple[float, dict[str, dict[str, float]]] = float("-inf"), {}
+        if gpus:
+            import threading
+
+            threading.Thread(target=self._read, args=(gpus,), daemon=True).start()
+
+    def _read(self, gpus: Collection[str]) -> None:
+        from gridtf.host.gpus import use
+
+        for found in use(gpus):
+            self._newest = time.monotonic(), found
+            time.sleep(self._interval)
+
+    def newest(self) -> dict[str, dict[str, float]]:
+        """The newest reading; nothing where the driver has not answered for some time."""
+        at, found = self._newest
+        return found if time.monotonic() - at < _FRESH * self._interval else {}

@@ -1,0 +1,278 @@
+"""The start of the tasks of a host: GPUs are claimed, ports reserved and published, the rendezvous is awaited."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gridtf import __version__, schedulers
+from gridtf.bootstrap.agent import fence, local_dir
+from gridtf.bootstrap.agent.conversation import Conversation
+from gridtf.bootstrap.agent.exits import NoLauncherError
+from gridtf.bootstrap.agent.hoststate import HostState
+from gridtf.bootstrap.agent.membership import Membership
+from gridtf.bootstrap.agent.supervisor import InPlace, Program
+from gridtf.bootstrap.plan import addresses, environment, rendezvous, versions
+from gridtf.bootstrap.plan.placement import PlacedTask, share_gpus
+from gridtf.bootstrap.plan.rendezvous import AttemptPlan, PortHolder, Rendezvous
+from gridtf.bootstrap.system import System
+from gridtf.bootstrap.wire import messages
+from gridtf.errors import RunDirError
+from gridtf.host import processes
+from gridtf.schedulers.api import GpuNeed, Scheduler
+
+if TYPE_CHECKING:
+    from gridtf.bootstrap.agent.containers import Entrance
+    from gridtf.host.gpus import GpuGrant
+
+_GPU_MEMORY = 60.0  # seconds for the driver to free the memory of GPUs that an earlier attempt has used
+_RENDEZVOUS_MARGIN = 60  # seconds that agents wait longer than the launcher, which can report the missing hosts
+_MOST_FILES = 8  # in shared memory that are named
+
+
+class Start:
+    """What this host needs for its tasks.
+
+    Args:
+        plan: The part of the plan for this host.
+        scheduler: The scheduler of the job.
+        state: The state of this host.
+        conversation: The conversation with the launcher.
+        system: This host.
+
+    Attributes:
+        fence: The fence round the ports of the tasks; None before there is one.
+        gpus: The GPUs of this host; none before they are claimed.
+    """
+
+    def __init__(
+        self, plan: AttemptPlan, scheduler: Scheduler, state: HostState, conversation: Conversation, system: System
+    ) -> None:
+        self._plan, self._scheduler = plan, scheduler
+        self._state, self._conversation, self._system = state, conversation, system
+        self._mine = plan.on(state.host)
+        self._grant: GpuGrant | None = None
+        self._installed: dict[str, str] = {}  # task -> the version of TensorFlow in its Python, where that is known
+        self._ports: dict[str, int] = {}  # of the tasks
+        self._shares: Mapping[str, Sequence[str]] = {}  # the GPUs of the tasks
+        self._before: set[str] = set()  # files in shared memory before the tasks started
+        self._in_use: dict[str, int] = {}  # GPU -> MiB of its memory, before the tasks started
+        self.fence: fence.Fence | None = None
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        return tuple(self._grant.gpus) if self._grant else ()
+
+    def run(self, holder: PortHolder, gpus: GpuGrant | None) -> Membership:
+        """Start the tasks, when all hosts have reported.
+
+        Args:
+            holder: Holds the ports of this host.
+            gpus: The GPUs of this host; None: the scheduler's gpu_grant determines them.
+
+        Returns:
+            What watches whether they join their cluster.
+
+        Raises:
+            GridtfError: They cannot be started.
+            Stopped: The agent is stopped meanwhile.
+        """
+        plan, host, mine = self._plan, self._state.host, self._mine
+        entrance = None
+        if plan.spec.contained:
+            from gridtf.bootstrap.agent import containers
+
+            entrance = containers.find(plan.spec, host, self._system.environ)
+        self._grant = grant = gpus or self._claim_gpus()
+        self._conversation.ignored = self._scheduler.injob.warnings
+        self._in_use = self._look_at_gpu_memory(grant)
+        self._state.waits = ""
+        processes.need_open_files(len(mine) + 1 + fence.FILES)  # a port each, and MASTER_PORT
+        self._shares = share_gpus(host, mine, grant.gpus)
+        self._installed = self._find_tensorflow(grant)
+        wanted = fence.wanted(plan.spec.fence, exclusive=self._scheduler.injob.is_exclusive(plan.request))
+        self.fence = fence.Fence(wanted, plan.secret, self._system)
+        master_port = self._publish(holder, self.fence)
+        cluster = self._wait_for_rendezvous()
+        holder.release(master_port)  # programs that are not TensorFlow do not share ports
+        for task in mine:
+            if self._releases(task):
+                holder.release(self._ports[task.name])
+        self.fence.open(cluster.doors, host)
+        self._state.supervisor.gates = self.fence.inodes
+        self._before = set(self._system.shared_memory())
+        self._start_tasks(cluster, grant, entrance)
+        master = next(((task.name, master_port) for task in mine if task.rank == 0), None)
+        joinable = {task.name: self._ports[task.name] for task in environment.members(plan.spec, mine)}
+        return Membership(joinable, master, self._system, self.fence.inodes)
+
+    def leftovers(self, survivors: Sequence[int]) -> list[str]:
+        """What the tasks have left behind on this host, one line each.
+
+        Args:
+            survivors: The ids of processes that could not be ended.
+        """
+        found = [f"processes that survived SIGKILL: {', '.join(map(str, survivors))}"] if survivors else []
+        if self._ports:
+            gates = self.fence.inodes if self.fence else frozenset()
+            held = self._system.listening(self._ports.values(), gates)
+            found += [f"the port of {name}, {port}" for name, port in self._ports.items() if port in held]
+            files = self._system.shared_memory()
+            unused = self._system.unused(files.keys() - self._before)
+            # no file says which process has made it, and another job of this user may have been here meanwhile
+            whose = "of memory, made by this or another job of yours"
+            found += [f"{path} ({files[path] >> 20} MiB {whose})" for path in sorted(unused)][:_MOST_FILES]
+        if self.gpus:
+            in_use = self._system.gpu_memory(self.gpus).items()
+            found += _in_use({gpu: mib for gpu, mib in in_use if mib > self._in_use.get(gpu, 0)})
+        if self._grant and self.gpus and survivors and self._grant.descriptors:
+            found.append(f"claims of GPUs {', '.join(self.gpus)}")
+        return found
+
+    # --- GPUs
+
+    def _claim_gpus(self) -> GpuGrant:
+        plan = self._plan
+        owner, patience = f"{plan.spec.title}, job {plan.job_id}", rendezvous.GPU_SHARE * plan.spec.start_timeout
+        need = GpuNeed(sum(task.gpus for task in self._mine), owner, patience)
+        return self._scheduler.injob.gpu_grant(self._system.environ, plan.request, need, self._wait_for_gpus)
+
+    def _wait_for_gpus(self, why: str, seconds: float) -> None:
+        if why != self._state.waits:
+            self._state.waits = why
+            self._state.log(why)
+            self._conversation.report(now=True)
+        for _ in self._conversation.waiting(seconds):
+            self._conversation.report()
+            self._conversation.listen()
+
+    def _look_at_gpu_memory(self, grant: GpuGrant) -> dict[str, int]:
+        """GPU -> MiB in use. After an attempt, the driver may take a while to free what its processes had."""
+        deadline = self._system.monotonic() + (_GPU_MEMORY if self._plan.attempt.number > 1 else 0.0)
+        while used := self._system.gpu_memory(grant.gpus):
+            if self._system.monotonic() >= deadline:
+                break
+            self._wait_for_gpus("; ".join(_in_use(used)), 1.0)
+        return used
+
+    # --- the rendezvous
+
+    def _publish(self, holder: PortHolder, gates: fence.Fence) -> int:
+        """Tell the launcher the ports of this host.
+
+        Returns:
+            MASTER_PORT: 0 where the task of rank 0 is on another host.
+        """
+        plan, host, mine = self._plan, self._state.host, self._mine
+        self._ports = {task.name: holder.reserve() for task in mine}
+        master_port = holder.reserve() if any(task.rank == 0 for task in mine) else 0
+        kept = [self._ports[task.name] for task in mine if not self._releases(task)]
+        gates.close(holder.held(kept), released=len(kept) < len(mine))
+        record = {
+            "host": host,
+            "hostname": socket.gethostname(),
+            **addresses.published(plan.spec, host, plan.hosts.get(host, host)),
+            "pid": self._system.pid,
+            "ports": self._ports,
+            "master_port": master_port,
+            "gpus": self._shares,
+            **({"gpus_in_use": self._in_use} if self._in_use else {}),
+            "versions": {"gridtf": __version__, "python": sys.version.split()[0]},
+            "tensorflow": self._installed,
+            **gates.record(),
+        }
+        self._conversation.send(messages.HOST, record)
+        return master_port
+
+    def _find_tensorflow(self, grant: GpuGrant) -> dict[str, str]:
+        """Task -> the version of TensorFlow that its Python has, where that is known; empty: none."""
+        plan, base = self._plan, grant.environment(self._system.environ)
+        found: dict[str, str | None] = {}  # type -> version: its tasks have the same command
+        for task in self._mine:
+            if task.type not in found:
+                env = {**base, **plan.spec.env, **plan.spec.task(task.type).env}
+                program = environment.program(plan, task)
+                found[task.type] = self._system.tensorflow_version(program, env, plan.cwd)
+        return {task.name: version for task in self._mine if (version := found[task.type]) is not None}
+
+    def _releases(self, task: PlacedTask) -> bool:
+        """Whether the port of a task is free when it starts."""
+        return versions.releases_port(self._plan.spec.ports, self._installed.get(task.name))
+
+    def _wait_for_rendezvous(self) -> Rendezvous:
+        limit = self._plan.spec.start_timeout + _RENDEZVOUS_MARGIN
+        for _ in self._conversation.waiting(limit):
+            self._conversation.listen()
+            if self._conversation.rendezvous is not None:
+                return rendezvous.rendezvous_of(self._conversation.rendezvous)
+            self._conversation.report()
+        raise NoLauncherError(f"no rendezvous after {limit:.0f} s")
+
+    # --- the tasks
+
+    def _start_tasks(self, cluster: Rendezvous, grant: GpuGrant, entrance: Entrance | None) -> None:
+        plan, folder, supervisor = self._plan, self._state.local_dir, self._state.supervisor
+        # Grid Engine may bind a job to fewer cores than it has slots, without a word of it in PE_HOSTFILE
+        usable = len(os.sched_getaffinity(0))
+        mine = [task.replace(cpus=task.cpus and min(task.cpus, usable)) for task in self._mine]
+        package = self._package(mine)
+        hook = local_dir.add_hook(folder) if folder and plan.spec.hook else None
+        base = schedulers.without_place(grant.environment(self._system.environ), self._scheduler)
+        if limit := plan.spec.log_bytes:
+            from gridtf.bootstrap.agent.logpump import FILES, LogPump
+
+            processes.need_open_files((1 + FILES) * len(mine) + 1 + fence.FILES)
+            logs = {task.name: plan.attempt.task_log(task.type, task.index) for task in mine}
+            supervisor.pump = LogPump(logs, limit, self._system)
+        for task in mine:
+            env = environment.task_environment(base, plan, task, cluster, self._shares[task.name], folder, hook)
+            argv = environment.command(plan, task, cluster, environment.HOME, package)
+            if entrance:
+                argv, env = self._contained(entrance, task, cluster, argv, env)
+            chosen = plan.spec.task(task.type).on_failure is not None
+            program = Program(
+                argv=argv,
+                env=env,
+                cwd=plan.cwd,
+                log=plan.attempt.task_log(task.type, task.index),
+                keep=grant.descriptors,  # it holds the locks on its GPUs even when the agent is killed
+                ignored=self._conversation.ignored,
+                in_place=InPlace(plan.spec.in_place(task.type), self._ports[task.name], by_signal_only=not chosen),
+            )
+            supervisor.start(task.name, program)
+        self._conversation.report(now=True)
+
+    def _package(self, mine: Sequence[PlacedTask]) -> Path:
+        """The folder from which tasks that run gridtf import it."""
+        plan, folder = self._plan, self._state.local_dir
+        if not any(environment.runs_gridtf(plan, task) for task in mine):
+            return Path()
+        if folder is None and not local_dir.is_safe(plan.attempt.path):
+            raise RunDirError(
+                f"no folder for Python modules can be made in /tmp on host {self._state.host}",
+                why="other users may rename folders above the run directory, which would do as well",
+                hint="is that disk full? otherwise choose a run root of yours alone with --run-root",
+            )
+        return environment.package_folder(folder or plan.attempt.path / "python" / self._state.host)
+
+    def _contained(
+        self, entrance: Entrance, task: PlacedTask, cluster: Rendezvous, argv: list[str], env: dict[str, str]
+    ) -> tuple[list[str], dict[str, str]]:
+        """The command line and the environment of a task inside its container."""
+        from gridtf.bootstrap.agent import containers
+
+        plan = self._plan
+        names = {name for name in environment.own_variables(plan, task, cluster) if name in env}
+        local = [self._state.local_dir] if self._state.local_dir else []
+        folders = [plan.attempt.run.path, *local, *([environment.HOME] if environment.runs_gridtf(plan, task) else [])]
+        whole = containers.command(entrance, plan.spec, argv, plan.cwd, folders, names, gpus=task.gpus > 0)
+        return whole, containers.environment(entrance, env, names)
+
+
+def _in_use(memory: Mapping[str, int]) -> list[str]:
+    """A line for each GPU. memory: GPU -> MiB."""
+    return [f"GPU {gpu} has {mib} MiB in use" for gpu, mib in memory.items()]

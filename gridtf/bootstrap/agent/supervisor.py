@@ -1,0 +1,377 @@
+"""The tasks of one host: start them, notice their end, and tear them down until no process is left."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from gridtf import files
+from gridtf.bootstrap.agent import local_dir
+from gridtf.bootstrap.system import System
+from gridtf.host.processes import signal_name
+from gridtf.run.rundir import Record, cannot, open_log
+from gridtf.states import NOT_RUN, TaskState, of_exit
+from gridtf.values import Fields, Value
+
+if TYPE_CHECKING:
+    from gridtf.bootstrap.agent.logpump import LogPump
+
+_TOGETHER = 2.0  # seconds within which a signal to all processes of a job has reached all of them
+_PORT_LIMIT = 60.0  # seconds within which the port of a task that has failed is free again
+_KILL_LIMIT = 10.0  # seconds after which processes that survive SIGKILL are left alone
+
+
+class InPlace(Value):
+    """Whether a task that has failed is started again while the others go on.
+
+    Attributes:
+        most: How many times.
+        port: Its port, which stays reserved, and on which no earlier process of it may listen any more.
+        by_signal_only: Only if a signal has ended it: a program that ends with an exit code would do so again.
+    """
+
+    most: int = 0
+    port: int = 0
+    by_signal_only: bool = True
+
+
+_NEVER = InPlace()
+
+
+class Program(Value):
+    """What a task runs.
+
+    Attributes:
+        argv: Its command line.
+        env: Its environment.
+        cwd: Its working folder.
+        log: The file for its stdout and stderr.
+        keep: Descriptors that it inherits.
+        ignored: Signals that it starts with ignored.
+        in_place: Whether restart() may start it again.
+    """
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: Path
+    log: Path
+    keep: Sequence[int] = ()
+    ignored: Collection[int] = ()
+    in_place: InPlace = _NEVER
+
+
+class TaskProcess(Fields):
+    """One task's process.
+
+    Attributes:
+        name: The task, such as ``worker:0``.
+        state: A TaskState.
+        pid: The id of its process; None before it was started.
+        started: When, in seconds since the epoch.
+        ended: When, in seconds since the epoch.
+        exit: Its exit code.
+        signal: The name of the signal that ended it.
+        oom: Whether SIGKILL ended it after the kernel's out-of-memory killer had been active on this host.
+        error: Why it could not be started.
+        restarts: How many times it was restarted.
+        tensorflow: What was seen of TensorFlow in it, as in membership.py.
+        own_folder: The folder of its checkpoints, where its host alone sees that, as in ownfolders.py.
+        progress: How far it has come, as it last reported; None before.
+        exception: What the hook has noted of an exception that ends its program; None before.
+        quiet: Since when it has done nothing, as in quiet.py; None: it does something.
+        program: What it runs; None before it was started.
+        printed: Returns how many bytes its log has received; None: it writes its log itself.
+    """
+
+    name: str
+    state: str = TaskState.PENDING
+    pid: int | None = None
+    started: float | None = None
+    ended: float | None = None
+    exit: int | None = None
+    signal: str | None = None
+    oom: bool = False
+    error: str | None = None
+    restarts: int = 0
+    tensorflow: str = ""
+    own_folder: str = ""
+    progress: Record | None = None
+    exception: Record | None = None
+    quiet: float | None = None
+    program: Program | None = None
+    printed: Callable[[], int] | None = None
+
+    @property
+    def due(self) -> bool:
+        """Whether it has failed and is to be started again."""
+        return self.state == TaskState.PENDING and self.ended is not None
+
+    @property
+    def in_place(self) -> InPlace:
+        """Whether it may be started again."""
+        return self.program.in_place if self.program else _NEVER
+
+    def record(self) -> Record:
+        """The entry of the task in the record of its host."""
+        names = ("state", "pid", "started", "ended", "exit", "signal", "oom", "error", "restarts", "tensorflow")
+        record = {name: getattr(self, name) for name in names}
+        more = {
+            "progress": self.progress,
+            "exception": self.exception,
+            "quiet": self.quiet,
+            "own_folder": self.own_folder,
+        }
+        return {**record, **{name: value for name, value in more.items() if value}}
+
+
+class Supervisor:
+    """Owns every process below this one. Single-threaded: parent-death signals are bound to the starting thread.
+
+    Args:
+        task_names: The names of the tasks of this host.
+        system: This host.
+
+    Attributes:
+        tasks: Task name -> its process.
+        folder: The folder in which the hook notes exceptions of tasks; None where there is none.
+        pump: What writes the logs of the tasks, to be set before they start; None: they write them themselves.
+        spared: Processes of gridtf itself that are no survivors of a tear-down: a driver may block them for ever.
+        gates: Inodes of sockets that listen on ports of tasks, and belong to no task.
+    """
+
+    def __init__(self, task_names: Sequence[str], system: System) -> None:
+        self.tasks = {name: TaskProcess(name) for name in task_names}
+        self._system = system
+        self._stopping = False
+        self._oom_kills = system.out_of_memory_kills()
+        self.folder: Path | None = None
+        self.pump: LogPump | None = None
+        self.spared: Collection[int] = ()
+        self.gates: Collection[int] = ()
+
+    def start(self, name: str, program: Program) -> None:
+        """Start one task in a session of its own, with its own log; it dies with this process.
+
+        If the command cannot be started, the task is FAILED with exit code 127 or 126, as in a shell.
+
+        Args:
+            name: The name of the task.
+            program: What it runs.
+
+        Raises:
+            RunDirError: The log cannot be written.
+        """
+        self.tasks[name].program = program
+        if self.pump:
+            self.tasks[name].printed = partial(self.pump.printed, name)
+        self._start(self.tasks[name], program)
+
+    def _start(self, task: TaskProcess, program: Program) -> None:
+        """Start or restart a task."""
+        task.started = self._system.time()
+        argv, env, cwd = program.argv, program.env, program.cwd
+        with self.pump.output(task.name) if self.pump else _opened(program.log) as output:
+            if task.restarts:
+                how = "was killed" if program.in_place.by_signal_only else "has failed"
+                note = f"gridtf: the task {how}: restart {task.restarts} of at most {program.in_place.most}\n"
+                output.write(note.encode())
+                output.flush()
+            try:
+                task.pid = self._system.start(
+                    argv, env, cwd=cwd, output=output, keep=program.keep, ignored=program.ignored
+                )
+                task.state = TaskState.RUNNING
+            except OSError as error:
+                task.error = _explain(error, argv[0], cwd, env)
+                task.exit = 127 if isinstance(error, FileNotFoundError) else 126
+                task.state, task.ended = TaskState.FAILED, self._system.time()
+                output.write(f"gridtf: {task.error}\n".encode())
+        self._settle()
+
+    def collect(self) -> bool:
+        """Note which tasks have ended, and reap orphans.
+
+        Returns:
+            Whether the state of a task has changed.
+        """
+        ended, now = self._system.reap(), self._system.time()
+        changed = False
+        for task in self.tasks.values():
+            if task.state != TaskState.RUNNING or task.pid not in ended:
+                continue
+            code = ended[task.pid]
+            task.ended, changed = now, True  # the same time for all of them: which ended first is unknown
+            if code < 0:
+                task.signal = signal_name(-code)
+            else:
+                task.exit = code
+            # a shell exits with 137 when SIGKILL has ended its program
+            task.oom = code in (-signal.SIGKILL, 128 + signal.SIGKILL) and self._new_oom_kill()
+            task.state = TaskState.STOPPED if self._stopping else of_exit(code)
+            may_heal = code < 0 if task.in_place.by_signal_only else code not in NOT_RUN
+            if task.state == TaskState.FAILED and may_heal and task.restarts < task.in_place.most:
+                task.state = TaskState.PENDING
+        if changed:
+            self._settle()
+        if self.pump and not self._stopping:
+            self.pump.look()
+        return changed
+
+    def _settle(self) -> None:
+        """Have all that tasks which have ended have printed in their logs, before their end is told."""
+        over = [name for name, task in self.tasks.items() if task.ended is not None]
+        if self.pump and over and not self._stopping:
+            self.pump.settle(over)
+
+    def restart(self) -> bool:
+        """Start tasks again that have failed, once none of their processes is left that may hold the port.
+
+        Returns:
+            Whether the state of a task has changed.
+        """
+        due = [task for task in self.tasks.values() if task.due]
+        if not due:
+            return False
+        sessions = {pid: self._system.session(pid) for pid in self._system.descendants()}
+        started = False
+        for task in due:
+            orphans = [pid for pid, session in sessions.items() if session == task.pid]
+            if orphans:
+                self._system.signal(orphans, signal.SIGKILL)
+                continue  # until they are reaped
+            port = task.in_place.port
+            if port and self._system.listening([port], self.gates):
+                # two sockets that share a port would share its connections
+                if self._system.time() - (task.ended or 0.0) > _PORT_LIMIT:
+                    task.error = f"a process that it has started still listens on its port {port}"
+                    task.state, started = TaskState.FAILED, True
+                continue
+            task.restarts += 1
+            if self.folder:
+                local_dir.forget_exception(self.folder, task.name)
+            task.exception = None
+            task.ended = task.exit = task.signal = None
+            task.oom = False
+            if task.program:
+                self._start(task, task.program)
+            started = True
+        return started
+
+    def _new_oom_kill(self) -> bool:
+        before, self._oom_kills = self._oom_kills, self._system.out_of_memory_kills()
+        return self._oom_kills > before
+
+    def possibly_terminated(self) -> list[TaskProcess]:
+        """Tasks that failed within the last seconds, perhaps because SIGTERM was sent to all processes of the job."""
+        since = self._system.time() - _TOGETHER
+        failed = [task for task in self.tasks.values() if task.due or task.state == TaskState.FAILED]
+        failed = [task for task in failed if (task.ended or 0.0) > since]
+        return [task for task in failed if task.error is None and task.signal in (None, "SIGTERM")]
+
+    def mark_stopped(self, since: float = 0.0) -> None:
+        """Record tasks that end from now on, or were possibly terminated, as STOPPED instead of FAILED.
+
+        Args:
+            since: Tasks that ended before this time, in seconds since the epoch, stay FAILED.
+        """
+        self._stop_restarting()
+        for task in self.possibly_terminated():
+            if (task.ended or 0.0) > since:
+                task.state = TaskState.STOPPED
+
+    def running(self) -> list[TaskProcess]:
+        """The tasks that run."""
+        return [task for task in self.tasks.values() if task.state == TaskState.RUNNING]
+
+    def forward(self, number: signal.Signals) -> None:
+        """Send a signal to every running task: to the program itself, as srun does, not to its child processes."""
+        self._system.signal([task.pid for task in self.running() if task.pid], number)
+
+    def tear_down(self, grace: float, beat: Callable[[], None]) -> list[int]:
+        """Send SIGTERM to every process below this one, then SIGKILL until none is left.
+
+        Args:
+            grace: Seconds between SIGTERM and SIGKILL.
+            beat: Called about every tenth of a second, to write heartbeats.
+
+        Returns:
+            The ids of processes that survived SIGKILL.
+        """
+        self._stop_restarting()
+        if self.pump:
+            self.pump.finish()
+        self._signal_everything(signal.SIGTERM)
+        if not self._gone_within(grace, beat):
+            deadline = self._system.monotonic() + _KILL_LIMIT
+            while self._system.monotonic() < deadline:
+                self._signal_everything(signal.SIGKILL)
+                # processes that keep forking are faster than this walk through /proc, but their orphans become children
+                self._system.signal(self._tasks_of(self._system.children()), signal.SIGKILL)
+                if self._gone_within(0.02, beat):
+                    break
+        self.collect()
+        if self._system.childless():
+            return []
+        if self.pump and self.pump.pid:  # it cannot write what it has
+            self._system.signal([self.pump.pid], signal.SIGKILL)
+        return [pid for pid in self._tasks_of(self._system.descendants()) if pid not in self.spared]
+
+    def _stop_restarting(self) -> None:
+        self.collect()
+        self._stopping = True
+        for task in self.tasks.values():
+            if task.due:
+                task.state = TaskState.STOPPED
+
+    def _signal_everything(self, number: signal.Signals) -> None:
+        # Not process groups: a descendant that called setsid has left its group, but not the process tree.
+        self._system.signal(self._tasks_of(self._system.descendants()), number)
+
+    def _tasks_of(self, pids: Iterable[int]) -> list[int]:
+        """These processes but the one that writes the logs, which ends when no task can print any more."""
+        return [pid for pid in pids if self.pump is None or pid != self.pump.pid]
+
+    def _gone_within(self, seconds: float, beat: Callable[[], None]) -> bool:
+        deadline = self._system.monotonic() + seconds
+        pause = 0.005
+        while True:
+            self.collect()
+            if self._system.childless():
+                return True
+            remaining = deadline - self._system.monotonic()
+            if remaining <= 0:
+                return False
+            self._system.sleep(min(pause, remaining))
+            pause = min(pause * 1.5, 0.1)
+            beat()
+
+
+def _opened(log: Path) -> BinaryIO:
+    try:
+        return open_log(log)
+    except OSError as error:
+        raise cannot("write", log, error) from None
+
+
+def _first_line(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.readline(200).decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _explain(error: OSError, program: str, cwd: Path, env: Mapping[str, str]) -> str:
+    """Why a program could not be started, in one line."""
+    if not files.exists(cwd):
+        return f"the working folder {cwd} does not exist on this host"
+    if isinstance(error, FileNotFoundError):
+        if files.exists(cwd / program) and "/" in program:
+            return f"cannot run {program}: its interpreter does not exist: {_first_line(cwd / program)}"
+        if "/" in program:
+            return f"command not found: {program}"
+        return f"command not found: {program} (PATH={env.get('PATH', '')})"
+    return f"cannot run {program}: {error.strerror}"

@@ -1,0 +1,142 @@
+"""Tasks that do not train together: what the agents have seen of them, and what it means. Pure.
+
+A program that ignores the others trains once per task, and succeeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gridtf.bootstrap.judge.verdict import Verdict
+from gridtf.bootstrap.plan.placement import PlacedTask
+from gridtf.run.rundir import Record
+from gridtf.states import ALONE, ELSEWHERE, JOINED, LOADED, JobState, TaskState
+from gridtf.text import counted, some
+from gridtf.values import Value
+
+SOON = 60.0  # seconds after which tasks that have not joined are reported while they run
+
+
+class Separate(Value):
+    """Several tasks that train, each by itself.
+
+    Attributes:
+        who: ``4 workers``; ``3 tasks`` where their types differ.
+        ranks: Whether they have loaded MPI or Horovod.
+    """
+
+    who: str
+    ranks: bool = False
+
+    @property
+    def running(self) -> str:
+        """The warning while they run."""
+        if self.ranks:
+            return f"{self.who} have loaded MPI or Horovod, to which each of them is rank 0 of 1"
+        return f"{self.who} have loaded TensorFlow, and none has joined the cluster so far"
+
+    @property
+    def ended(self) -> str:
+        """The warning when they have ended."""
+        why = "to MPI or Horovod, each was rank 0 of 1" if self.ranks else "none joined the cluster"
+        return f"{self.who} trained separately: {why}"
+
+    @property
+    def hint(self) -> str:
+        """What to do about it."""
+        if self.ranks:
+            return (
+                "MPI and Horovod have to be started by mpirun or srun: do it in a job script of your own, where each "
+                "process calls gridtf_join; or communicate by RANK and WORLD_SIZE; if they need not, say so: "
+                "--env TF_CONFIG="
+            )
+        return (
+            "none opened its port for TensorFlow: give the strategy gridtf.training.ClusterResolver(), or average with "
+            "gridtf.training.averaging(); if they communicate in a way of their own, say so: --env TF_CONFIG="
+        )
+
+
+def separate(tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> Separate | None:
+    """Decide whether the tasks that train do so separately. Pure.
+
+    Args:
+        tasks: All tasks of the job.
+        records: Task name -> its record.
+
+    Returns:
+        None when a task has joined the cluster or communicates in another way, when there is only one, and when not
+        every task was seen to have loaded TensorFlow, MPI or Horovod.
+    """
+    training = [task for task in tasks if task.trains and task.in_cluster]
+    seen = {records.get(task.name, {}).get("tensorflow") for task in training}
+    if len(training) < 2 or not seen <= {LOADED, ALONE}:
+        return None
+    types = {task.type for task in training}
+    return Separate(counted(len(training), types.pop() if len(types) == 1 else "task"), ranks=ALONE in seen)
+
+
+class Absent(Value):
+    """Members of the cluster that the others miss.
+
+    Attributes:
+        names: Their names, in rank order.
+    """
+
+    names: tuple[str, ...]
+
+    @property
+    def running(self) -> str:
+        """The warning while they run, and of a job that its walltime has ended."""
+        one = len(self.names) == 1
+        port = f"{'a member' if one else 'members'} of the cluster, {'has' if one else 'have'} not opened"
+        return f"{some(self.names)}, {port} {'its port' if one else 'their ports'} for TensorFlow"
+
+    @property
+    def hint(self) -> str:
+        """What to do about it."""
+        tables = some([f"[tasks.{kind}]" for kind in dict.fromkeys(name.partition(":")[0] for name in self.names)])
+        return (
+            "the other members may wait for that: a program without a server of TensorFlow is no member, write "
+            f'in_cluster = false in {tables}; or make a type of your own: kind = "client" if it trains, else "service"'
+        )
+
+
+def absent(members: Sequence[PlacedTask], records: Mapping[str, Record]) -> Absent | None:
+    """Find members that have never opened their port, although others have. Pure.
+
+    Args:
+        members: As environment.members returns them.
+        records: Task name -> its record.
+
+    Returns:
+        None where there are none that have not ended by themselves, and where no other member has joined either.
+    """
+    known = {task.name: records.get(task.name, {}) for task in members}
+    missing = tuple(
+        name
+        for name, record in known.items()
+        if record.get("state") in (TaskState.RUNNING, TaskState.STOPPED)
+        and record.get("tensorflow") not in (JOINED, ELSEWHERE)
+    )
+    joined = any(record.get("tensorflow") == JOINED for record in known.values())
+    return Absent(missing) if joined and missing else None
+
+
+def noted(
+    end: Verdict, tasks: Sequence[PlacedTask], members: Sequence[PlacedTask], records: Mapping[str, Record]
+) -> Verdict:
+    """Add the warning to the verdict on a job that has completed, or that its walltime has ended. Pure.
+
+    Args:
+        end: The verdict.
+        tasks: All tasks of the job.
+        members: As environment.members returns them.
+        records: Task name -> its record.
+    """
+    late = end.state == JobState.TIMEOUT
+    if found := separate(tasks, records) if late or end.state == JobState.COMPLETED else None:
+        warning = found.running if late else found.ended
+        return end.replace(reason=f"{end.reason}; {warning}", hint="; ".join(filter(None, (end.hint, found.hint))))
+    if missed := absent(members, records) if late else None:  # more time would be no help
+        return end.replace(reason=f"{end.reason}; {missed.running}", hint=missed.hint)
+    return end

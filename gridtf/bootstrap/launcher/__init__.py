@@ -1,0 +1,1 @@
+"""The first host: an attempt from the allocation to the verdict."""

@@ -1,0 +1,537 @@
+"""The launcher, on the first host: allocation, agents, placement, rendezvous, watch, tear-down, verdict.
+
+Modules that it needs only after it has started the agents are imported then: starting agents takes longest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, MutableMapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gridtf.bootstrap.judge.verdict import Verdict
+from gridtf.bootstrap.launcher.contact import Contact, TerminatedBySignal
+from gridtf.bootstrap.launcher.ending import AGENT_MARGIN, Ending
+from gridtf.bootstrap.launcher.hosts import HostMonitor
+from gridtf.bootstrap.launcher.reporter import Reporter
+from gridtf.bootstrap.plan.launchedjob import LaunchedJob
+from gridtf.bootstrap.system import System
+from gridtf.bootstrap.wire import messages
+from gridtf.bootstrap.wire.recorder import Recorder
+from gridtf.bootstrap.wire.stream import Listener
+from gridtf.errors import CleanedUpError, GridtfError, PlacementError, RendezvousError, RunDirError
+from gridtf.host import processes
+from gridtf.jobspec.request import Request
+from gridtf.jobspec.spec import JobSpec
+from gridtf.run import recordtypes
+from gridtf.run.rundir import Attempt, RunDir, make_folder, may_pass, read_record, write_record
+from gridtf.schedulers.api import LOOPBACK, AgentCall, Allocation, Scheduler
+from gridtf.states import JobState
+from gridtf.text import counted, some
+from gridtf.values import Fields
+
+if TYPE_CHECKING:
+    from gridtf.bootstrap.judge.attempts import Failure, Following
+    from gridtf.bootstrap.judge.progress import Progress
+    from gridtf.bootstrap.launcher.watch import Watch
+    from gridtf.bootstrap.plan.rendezvous import AttemptPlan, Rendezvous
+    from gridtf.host.gpus import GpuGrant
+
+_MOST_REPORT = 2.0  # seconds within which most hosts report; a host that is later may wait for something
+_CHECK_PAUSE = 10.0  # seconds between two checks whether an agent that is missing has failed
+_RENDEZVOUS_STEP = 0.005  # seconds between two looks at the rendezvous file, before which the job cannot go on
+_WRITE_LIMIT = 60.0  # seconds in which the run directory may become writable again, lest the cause is lost
+_CLEANING_UP = 10.0  # seconds in which a scheduler that cleans up too late may also kill what is started after that
+
+
+def launch(
+    run: RunDir,
+    spec: JobSpec,
+    request: Request,
+    scheduler: Scheduler,
+    job_id: str,
+    environ: MutableMapping[str, str],
+) -> int:
+    """Run the attempts of a job in this process.
+
+    Args:
+        request: What the job requests of its scheduler, resolved from the specification.
+        scheduler: The scheduler whose job this process is part of.
+        job_id: The scheduler's id of the job.
+        environ: The environment of this process, which the agents inherit.
+
+    Returns:
+        The exit code of the job script.
+    """
+    processes.block_signals(spared=(signal.SIGHUP, signal.SIGINT))  # nohup and background jobs ignore these on purpose
+    processes.become_subreaper()
+    return supervise(Launcher(LaunchedJob(run, spec, request, scheduler, job_id, System(environ))))
+
+
+def supervise(attempt: Launcher) -> int:
+    """Run attempts until one succeeds, or no other one may follow it.
+
+    Args:
+        attempt: The first one.
+
+    Returns:
+        The exit code of the job script.
+    """
+    while True:
+        end, following = attempt.execute(), None
+        if attempt.restarts:
+            end, following = attempt.follow(end)
+        code = attempt.conclude(end)
+        if following is None:
+            return code
+        attempt = following
+
+
+_Made = TypeVar("_Made")
+
+
+class Launcher(Fields):
+    """One attempt, from the allocation to the verdict.
+
+    Attributes:
+        job: The job.
+        listener_of: Makes the launcher's end of the streams to its agents.
+        recorder_of: Makes what writes its records.
+        following: How this attempt follows another one; None: it is the first one.
+        allocation: The allocation of the job; None before it is known.
+    """
+
+    job: LaunchedJob
+    listener_of: Callable[[bytes, System], Listener] = Listener
+    recorder_of: Callable[[System], Recorder] = Recorder
+    following: Following | None = None
+    allocation: Allocation | None = None
+
+    def __post_init__(self) -> None:
+        job, system = self.job, self.job.system
+        self.attempt = job.run.new_attempt()
+        self.nonce = os.urandom(8).hex()
+        self.recorder = self.recorder_of(system)
+        system.log_with(self.recorder.log)
+        self._secret = os.urandom(32)
+        self.listener = self.listener_of(self._secret, system)
+        self.hosts = HostMonitor(self.attempt, self.listener, job.spec.heartbeat_timeout, self._pause, system)
+        first = self.following.why if self.following else "learning the allocation"
+        self.reporter = Reporter(job, self.attempt, self.nonce, self.recorder, self.hosts, first)
+        self.contact = Contact(job, self.reporter, self.listener, self.hosts)
+        self.ending = Ending(job, self.reporter, self.hosts, self.contact)
+        self._watch: Watch | None = None
+        self._told = False  # the verdict, to the log and the events
+        self._history = self.following.history if self.following else None  # None before the allocation is known
+
+    def execute(self) -> Verdict:
+        """Run the attempt to its end, with no process left.
+
+        Returns:
+            The verdict, which conclude writes.
+        """
+        try:
+            self.attempt.reserve_verdict()
+            end = self._run()
+        except Exception as error:  # after any, the tasks are ended and a verdict is written
+            self.ending.error = None if isinstance(error, TerminatedBySignal) else error
+            end = self.ending.of_exception(error)
+        if self._watch is not None:
+            self._watch.end()
+        end = self.ending.tear_down(end).noting(self.hosts.reports.leftovers())
+        if end.state == JobState.SAVED:
+            from gridtf.bootstrap.judge import walltime
+
+            try:
+                end = walltime.goes_on(end, self.attempt, self.job, self.hosts.reports.tasks)
+            except Exception as error:  # a verdict is written in any case
+                end = walltime.not_again(end, error, self.job.job_id)
+        self.ending.look_after_parent()
+        return end
+
+    @property
+    def restarts(self) -> int:
+        """How often attempts may follow others in this allocation: as in JobSpec; once in any case after the scheduler
+        has cleaned up too late, which is no failure of the job's."""
+        return max(self.job.spec.restarts, int(isinstance(self.ending.error, CleanedUpError)))
+
+    def follow(self, end: Verdict) -> tuple[Verdict, Launcher | None]:
+        """Decide whether another attempt follows, and prepare it.
+
+        Args:
+            end: The verdict on this attempt.
+
+        Returns:
+            The verdict with what was decided; and the attempt, None where there is none.
+        """
+        from gridtf.bootstrap.judge import attempts
+
+        history = self._history or attempts.History()
+        again: Following | str = ""
+        if self.allocation is not None and not self.ending.orphaned:
+            about = self.restarts, self.allocation.hosts, self.job.request, self.job.here
+            again = attempts.following(self._failure(end), history, *about)
+        if isinstance(again, str):
+            done = f"after {counted(history.restarts, 'restart')}" if history.restarts else ""
+            return end.noting(again or done), None
+        if isinstance(self.ending.error, CleanedUpError):
+            again = again.replace(pause=max(again.pause, _CLEANING_UP))
+        number = self.attempt.number + 1
+        told = end.noting(f"attempt {number} follows").replace(next=number, again=False)
+        self._tell(told)  # those who follow the job show what they find from its folder on as the next attempt's
+        try:
+            following = self._patiently(self.replace, following=again, allocation=self.allocation)
+        except GridtfError as error:
+            self._told = False
+            return end.noting(f"not restarted, since {error.what}"), None
+        following.reporter.record()  # one that is stopped from now on is seen to be silent
+        return told, following
+
+    def _failure(self, end: Verdict) -> Failure:
+        """What this attempt leaves to decide upon."""
+        from gridtf.bootstrap.judge import attempts
+
+        spec, cause = self.job.spec, end.cause or {}
+        name = cause.get("task") or ""
+        limit = spec.kill_grace + AGENT_MARGIN + spec.heartbeat_timeout
+        return attempts.Failure(
+            verdict=end,
+            in_vain=attempts.in_vain(
+                self.ending.error,
+                self.hosts.reports.tasks.get(name, {}),
+                spec.task(name.partition(":")[0]).on_failure,
+                stalled=self._watch is not None and self._watch.stalled and spec.on_stall == "end",
+            ),
+            host=cause.get("host"),
+            left={host: max(0.0, limit - silence) for host, silence in self.hosts.left().items()},
+            reached=self._progress(),
+            alone=self.hosts.alone(self.job.here),
+        )
+
+    def conclude(self, end: Verdict) -> int:
+        """Write the verdict.
+
+        Args:
+            end: The verdict.
+
+        Returns:
+            The exit code of the job script.
+        """
+        if orphaned := self.ending.orphaned:
+            freed = f"{orphaned}, so gridtf cancels the job; otherwise it would keep its hosts"
+            end = end.noting(freed)
+        if not self._told:
+            self._tell(end)  # whoever has waited for the verdict finds the events
+        try:
+            self._patiently(self._write, end)
+        except GridtfError as error:
+            self.job.system.log(str(error))
+            return end.exit_code or 1
+        self.reporter.report("ended", end.summary)
+        self.reporter.settle()
+        self.listener.close()
+        if orphaned:
+            self.ending.cancel()
+        elif end.state == JobState.SAVED and end.again:
+            return self._start_again(end)
+        return end.exit_code
+
+    def _write(self, end: Verdict) -> None:
+        self.attempt.write_verdict(end.record(self.nonce, self.reporter.started, self.job.system.time()))
+
+    def _tell(self, end: Verdict) -> None:
+        """Write the verdict to the log and to the events."""
+        self._told = True
+        self.job.system.log(end.text())
+        more = {"task": end.cause["task"]} if end.cause and end.cause["task"] else {}
+        more |= {"next": end.next} if end.next else {}
+        self.reporter.note("verdict", state=end.state, text=end.summary, **more)
+        self.reporter.journal.end()
+        self.reporter.settle()
+
+    def _patiently(self, write: Callable[..., _Made], *arguments: Any, **named: Any) -> _Made:
+        """Make something in the run directory, as soon as that can be written.
+
+        Raises:
+            RunDirError: It cannot, for a minute.
+        """
+        deadline = self.job.system.monotonic() + _WRITE_LIMIT
+        while True:
+            try:
+                return write(*arguments, **named)
+            except RunDirError:
+                if self.job.system.monotonic() >= deadline:
+                    raise
+                self.job.system.sleep(1.0)
+
+    def _start_again(self, end: Verdict) -> int:
+        """Have the scheduler start this job again; it may end this process at once. Returns the exit code."""
+        try:
+            return self.job.scheduler.injob.start_again(self.job.system.environ) or end.exit_code
+        except GridtfError as error:
+            from gridtf.bootstrap.judge import walltime
+
+            end = walltime.not_again(end, error, self.job.job_id)
+            self.job.system.log(end.text())
+            with contextlib.suppress(GridtfError):
+                self._write(end)
+            return end.exit_code
+
+    # --- from the allocation to the end of the tasks
+
+    def _pause(self, seconds: float) -> None:
+        self.contact.pause(seconds)
+
+    def _run(self) -> Verdict | None:
+        """Run the attempt. Returns its verdict, as Watch.until_the_end does."""
+        from gridtf.host.mounts import SHARED_HINT, not_shared
+
+        processes.need_open_files(0)
+        self.reporter.record()
+        if self.attempt.number == 1:
+            self._note_queued()
+        allocation = self._allocate()
+        self.reporter.note("allocated", hosts=[host.name for host in allocation.hosts])
+        others = any(host.address != LOOPBACK for host in allocation.hosts[1:])
+        if others and (why := not_shared(self.job.run.path)):
+            raise RunDirError(f"{self.job.run.path} cannot be seen by other hosts", why=why, hint=SHARED_HINT)
+        self._start_agents(allocation)
+        plan = self._place(allocation)
+        self.ending.tasks = plan.tasks
+        self.job.system.collect_garbage()  # all modules are loaded; an agent that was forked turns it on itself
+        for host in self.hosts.hosts:
+            self.listener.send(host, messages.PLAN, plan.of_host(host).to_record())
+        plan.write()
+        make_folder(self.job.run.output)
+        count = counted(len(allocation.hosts), "host")
+        self.reporter.report("waiting", f"waiting for {count}")
+        notes = self._gather(plan)
+        started = f"{counted(len(plan.tasks), 'task')} on {count}"
+        if self.following is not None:
+            started = f"{started}; {self.following.why}"
+        self.reporter.report("running", started)
+        from gridtf.bootstrap.launcher.watch import Watch
+
+        about = self.hosts, self.reporter, self.contact
+        self._watch = Watch(self.job, plan.tasks, *about, (started, *notes))
+        self.hosts.listen()
+        _preload()
+        return self._watch.until_the_end()
+
+    def _note_queued(self) -> None:
+        """Note when the job was submitted, by the clock of the host where that was done."""
+        with contextlib.suppress(GridtfError):
+            submitted = read_record(self.job.run.submitted, recordtypes.Submitted, own=True)
+            if submitted and "time" in submitted:
+                self.reporter.note("queued", time=submitted["time"])
+
+    def _allocate(self) -> Allocation:
+        """The hosts of this attempt."""
+        job = self.job
+        if self.allocation is None:
+            self.allocation = job.scheduler.injob.allocation(job.system.environ, job.request, self._wait)
+        if self.following is None and not job.spec.restarts:
+            return self.allocation
+        from gridtf.bootstrap.judge import attempts
+
+        if self.following is None:
+            self._history = attempts.History(reached=self._progress())
+            hosts = attempts.choose(self.allocation.hosts, job.request, self._history)
+            if isinstance(hosts, str):
+                raise PlacementError(hosts)
+            return self.allocation.replace(hosts=hosts)
+        where = some([host.name for host in self.following.hosts])
+        job.system.log(f"attempt {self.attempt.number} on {where}: {self.following.why}")
+        begin = job.system.monotonic()
+        while (left := begin + self.following.pause - job.system.monotonic()) > 0:
+            self.reporter.report("allocating", self.following.why)
+            self._pause(min(left, self.contact.longest))
+        return self.allocation.replace(hosts=self.following.hosts)
+
+    def _wait(self, why: str, seconds: float) -> None:
+        """Wait for the allocation."""
+        self.reporter.waiting(why)
+        self._pause(seconds)
+
+    def _progress(self) -> Progress:
+        """How far the job has come."""
+        from gridtf.bootstrap.judge import progress
+
+        return progress.reached(progress.output_dir(self.job.run, self.job.spec), self.hosts.reports.tasks)
+
+    def _start_agents(self, allocation: Allocation) -> None:
+        job, hosts = self.job, [host.name for host in allocation.hosts]
+        processes.need_open_files(3 * len(hosts))  # a process, its pipe and the agent's connection, each
+        self._open(allocation)
+        self.listener.expected = len(hosts)
+        call = agent_call(self.attempt, self.nonce, job.spec, self.listener, restarted=self.following is not None)
+        self.hosts.agents = job.scheduler.injob.start_agents(allocation, call, job.system.environ)
+        self.hosts.hosts = hosts
+        self.contact.tell_agents()
+
+    def _open(self, allocation: Allocation) -> None:
+        """Write where agents find the launcher, and the secret by which both sides know each other."""
+        addresses = launcher_addresses(allocation, self.job.here, self.job.system.host)
+        record = {
+            "nonce": self.nonce,
+            "addresses": addresses,
+            "port": self.listener.port,
+            "secret": self._secret.hex(),
+        }
+        write_record(self.attempt.listener, record, mode=0o600)
+
+    def _place(self, allocation: Allocation) -> AttemptPlan:
+        from gridtf.bootstrap.plan.placement import place
+        from gridtf.bootstrap.plan.rendezvous import AttemptPlan
+
+        spec = self.job.spec
+        return AttemptPlan(
+            attempt=self.attempt,
+            nonce=self.nonce,
+            job_id=self.job.job_id,
+            spec=spec,
+            request=self.job.request,
+            hosts={host.name: host.address or host.name for host in allocation.hosts},
+            tasks=place(allocation, self.job.request),
+            python=spec.python or ("python3" if spec.contained else "python" if spec.setup else sys.executable),
+            cwd=Path.cwd(),
+            key=os.urandom(32).hex(),
+        )
+
+    def _gather(self, plan: AttemptPlan) -> tuple[str, str]:
+        """Wait until every host has reported its ports, then write the rendezvous file and tell the agents.
+
+        Returns:
+            How the hosts' versions of TensorFlow differ, and whom the tasks' ports are open to where that is less than
+            the job wants; both may be empty.
+        """
+        from gridtf.bootstrap.agent import fence
+        from gridtf.bootstrap.plan import addresses, environment, rendezvous, versions
+
+        self._wait_for_hosts(plan)
+        published = self.hosts.reports.published
+        addresses.check(sorted(published.items()))
+        self.reporter.note("rendezvous")
+        differing, in_use = versions.differing(plan.tasks, published), self.hosts.reports.gpus_in_use()
+        self.ending.noticed = tuple(filter(None, (differing, in_use)))
+        if differing:
+            self.reporter.notice(differing, versions.ONE_VERSION)
+        if in_use:
+            self.reporter.notice(in_use)
+        unfenced = fence.note(published)
+        if unfenced:
+            self.reporter.notice(unfenced)
+        cluster = rendezvous.merge(plan.tasks, published)
+        environment.need_room(plan, cluster)
+        self._publish(rendezvous.text_of(self.attempt, plan.job_id, self.nonce, cluster), cluster)
+        return differing, unfenced
+
+    def _wait_for_hosts(self, plan: AttemptPlan) -> None:
+        begin, checked = self.job.system.monotonic(), 0.0
+        while True:
+            self.hosts.read()
+            missing = [host for host in plan.hosts if host not in self.hosts.reports.published]
+            if not missing:
+                return
+            self.hosts.check()
+            waited = self.job.system.monotonic() - begin
+            if waited > plan.spec.start_timeout:
+                raise _missing(plan, missing)
+            if waited - checked > _CHECK_PAUSE:
+                checked = waited
+                self.hosts.check_starts()
+            if waited > _MOST_REPORT:
+                waits = self.hosts.reports.waits
+                missing = [f"{host} ({waits[host]})" if host in waits else host for host in missing]
+            reported = f"{len(plan.hosts) - len(missing)} of {counted(len(plan.hosts), 'host')}"
+            self.reporter.report("waiting", f"rendezvous: {reported}, waiting for {some(missing)}")
+            self._pause(self.contact.longest)
+
+    def _publish(self, text: str, cluster: Rendezvous) -> None:
+        """Write the rendezvous file, which tasks read, then tell the agents, which start them."""
+        path, begin = self.attempt.rendezvous, self.job.system.monotonic()
+        self.recorder.write(path, text)
+        while not self.recorder.settle(_RENDEZVOUS_STEP):
+            error = self.recorder.errors.get(path)
+            if error is not None and not may_pass(error):
+                raise error
+            if self.job.system.monotonic() - begin > self.job.spec.start_timeout:
+                raise error or RunDirError(f"cannot write {path}: the file system does not respond")
+            self.hosts.read()
+            self.hosts.check()
+            self._pause(_RENDEZVOUS_STEP)
+        self.listener.send_all(messages.RENDEZVOUS, cluster.to_record())
+
+
+def _preload() -> None:
+    """Import what the end of the attempt needs while all is well: a file system may not respond then."""
+    from gridtf.bootstrap.agent import agent, supervisor  # noqa: F401
+
+
+def _missing(plan: AttemptPlan, hosts: list[str]) -> RendezvousError:
+    tasks = [task.name for task in plan.tasks if task.host in hosts]
+    return RendezvousError(
+        f"no report from {counted(len(hosts), 'host')} after {plan.spec.start_timeout:g} s: {some(hosts)}",
+        why=f"their tasks: {some(tasks, most=32)}",
+        hint="can those hosts start processes and see the run directory? --start-timeout allows more time",
+    )
+
+
+def launcher_addresses(allocation: Allocation, here: str, nodename: str) -> list[str]:
+    """The addresses by which agents may reach the launcher, the best first.
+
+    Args:
+        allocation: The hosts of the job.
+        here: The scheduler's name of the launcher's host.
+        nodename: That host's own name.
+    """
+    if all(host.address == LOOPBACK for host in allocation.hosts):
+        return [LOOPBACK]
+    from gridtf.bootstrap.plan.addresses import of_this_host
+    from gridtf.host.names import same_host
+    from gridtf.host.network import is_loopback
+
+    known = [host.address or host.name for host in allocation.hosts if same_host(host.name, here)]
+    own = [address for address in of_this_host(nodename) if not is_loopback(address)]
+    return list(dict.fromkeys([*known, *own]))
+
+
+# --- how an agent is called
+
+# sys.path is copied from the launcher, which is faster than site's search; no garbage collection while modules load.
+# One line: Grid Engine 6.2 and Open Cluster Scheduler hand a newline on to the other host as the two characters \\n.
+_AGENT_SUPERVISOR = (
+    "import gc, sys; gc.disable(); sys.path[:] = {path!r}; "
+    "from gridtf.bootstrap.agent.node import supervise_agent; sys.exit(supervise_agent(sys.argv[1:]))"
+)
+
+
+def agent_call(
+    attempt: Attempt, nonce: str, spec: JobSpec, listener: Listener, *, restarted: bool = False
+) -> AgentCall:
+    """Describe how a scheduler starts the agents of an attempt: forked from this process, or as new processes.
+
+    Args:
+        nonce: Its nonce.
+        listener: The launcher's end of the streams, which an agent that was forked closes.
+        restarted: Whether agents of another attempt were started before in this allocation.
+    """
+
+    def main(arguments: Sequence[str], gpus: GpuGrant | None = None, /) -> int:
+        from gridtf.bootstrap.agent import agent
+
+        listener.close()
+        return agent.main(arguments, gpus)
+
+    return AgentCall(
+        arguments=(str(attempt.run.path), str(attempt.number), nonce, str(spec.start_timeout)),
+        main=main,
+        command=(sys.executable, "-S", "-c", _AGENT_SUPERVISOR.format(path=sys.path)),
+        log=attempt.agents_log,
+        outlives=bool(spec.restarts),
+        restarted=restarted,
+    )

@@ -1,0 +1,188 @@
+"""Watches the tasks of an attempt until they have succeeded, or one has failed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import localtime, strftime
+
+from gridtf.bootstrap.judge import ownfolders, together, verdict, walltime
+from gridtf.bootstrap.judge.verdict import Outcome, Verdict
+from gridtf.bootstrap.launcher import stalls
+from gridtf.bootstrap.launcher.contact import Contact
+from gridtf.bootstrap.launcher.hosts import HostMonitor
+from gridtf.bootstrap.launcher.reporter import Reporter
+from gridtf.bootstrap.plan import environment
+from gridtf.bootstrap.plan.launchedjob import LaunchedJob
+from gridtf.bootstrap.plan.placement import PlacedTask
+from gridtf.bootstrap.system import System
+from gridtf.jobspec.tasktypes import DATA_WORKER
+from gridtf.run.rundir import listdir
+from gridtf.states import JobState
+from gridtf.text import some
+
+
+class Watch:
+    """Decides when an attempt is over, and tells users meanwhile how it goes.
+
+    Args:
+        tasks: Its tasks.
+        hosts: Its hosts.
+        reporter: What users are told.
+        contact: Pauses, and requests for checkpoints.
+        started: What runs, for the status; and what is not as it should be from the start on.
+
+    Attributes:
+        stalled: Whether the attempt has ended because its tasks do nothing.
+    """
+
+    def __init__(
+        self,
+        job: LaunchedJob,
+        tasks: Sequence[PlacedTask],
+        hosts: HostMonitor,
+        reporter: Reporter,
+        contact: Contact,
+        started: tuple[str, ...],
+    ) -> None:
+        self._job, self._tasks, self._hosts, self._reporter, self._contact = job, tasks, hosts, reporter, contact
+        self._started = started
+        spec, system = job.spec, job.system
+        self._policy = spec.success_policy  # "chief" as soon as the others have had their time after its success
+        self._leaders, self._saving = TimeLimit(spec.leader_wait, system), TimeLimit(spec.leader_wait, system)
+        self._evaluators = TimeLimit(spec.evaluator_wait, system)
+        self._end_of_job = walltime.EndOfJob(spec, job.request, job.scheduler, system)
+        self._stalls = stalls.Stalls(job, tasks, hosts, reporter.nonce, reporter.recorder)
+        self._begun = system.monotonic()
+        self._silent = False  # that the tasks do nothing is an event already
+        self._own_folder = ""  # whose checkpoints a host alone sees
+        self._separate: str | None = None  # that the tasks train separately; None: not looked at since the last news
+        self._warned = False  # of that
+        self.stalled = False
+
+    def until_the_end(self) -> Verdict | None:
+        """Watch until the attempt is over.
+
+        Returns:
+            The verdict; None where a task has failed, and which one was the first can be said when all have ended.
+
+        Raises:
+            GridtfError: An agent has ended, or a host is silent.
+        """
+        judged, now = None, Outcome(False)
+        while True:
+            self._hosts.read()
+            self._look_at_walltime()
+            if judged != (self._hosts.reports.states, self._policy):  # most news are signs of life
+                judged = self._hosts.reports.states, self._policy
+                now = verdict.decide(self._tasks, self._hosts.reports.tasks, self._policy, leader=self._job.spec.leader)
+                self._separate = None
+                self._look_for_own_folders()
+            stalled = self._look_for_stall(waits=bool(now.ended or now.awaited))
+            if now.cause is not None:
+                return None
+            if now.saved and (now.ended or self._saving.over()):
+                return verdict.of_saved(self._tasks, self._hosts.reports.tasks, self._policy, self._job.spec)
+            if now.leader and self._leaders.over():
+                self._policy = "chief"  # from now on its success is the job's
+                continue
+            if stalled and self._job.spec.on_stall in ("end", "restart"):
+                self.stalled = True
+                return Verdict(JobState.FAILED, stalled, hint=stalls.HINT)
+            if now.ended and (not now.lingering or self._evaluators.over()):
+                of = self._tasks, self._hosts.reports.tasks, self._policy, self._job.spec
+                return verdict.of_success(*of, distributed=self._distributed())
+            if now.ended:
+                lingering = f"training has ended; waiting for {some(now.lingering)} {self._evaluators}"
+                self._reporter.report("running", lingering)
+            else:
+                self._hosts.check()
+                self._report(now, stalled)
+            self._contact.pause(self._contact.longest)
+            self._job.system.sleep(news_interval(len(self._hosts.hosts)))
+
+    def end(self) -> None:
+        """End the process that looks for requests of users."""
+        self._stalls.end()
+
+    def _report(self, now: Outcome, stalled: str) -> None:
+        if self._separate is None and self._job.system.monotonic() - self._begun >= together.SOON:
+            self._separate = self._look_for_separate_training()
+        limit = f" {self._saving}" if now.saved else f" {self._leaders}" if now.leader else ""
+        how = f"{some(now.saved)} saved a checkpoint" if now.saved else f"{some(now.early)} ended"
+        waiting = f"{how}, waiting for {some(now.awaited)}{limit}" if now.awaited else ""
+        started, *notes = self._started
+        about = (stalled, started, waiting, self._separate, self._own_folder, *notes, self._reporter.unrecorded)
+        self._reporter.report("running", "; ".join(filter(None, about)))
+
+    def _look_at_walltime(self) -> None:
+        if self._hosts.reports.checkpoint or self._end_of_job.save_now():
+            self._contact.request_checkpoint()
+        if self._end_of_job.end is not None:
+            self._reporter.ends = self._end_of_job.end
+
+    def _look_for_stall(self, *, waits: bool) -> str:
+        """That the job is stalled, as Stalls.look says it."""
+        stalled = self._stalls.look(waits=waits)
+        if stalled and not self._silent:
+            self._reporter.note("stalled", text=stalled)
+        elif self._silent and not stalled:
+            self._reporter.note("going on")
+        self._silent = bool(stalled)
+        return stalled
+
+    def _distributed(self) -> bool:
+        """Whether a dataset was given to the data workers; True without data workers."""
+        mark = self._reporter.attempt.distributed
+        return not self._job.spec.count(DATA_WORKER) or mark.name in listdir(mark.parent)
+
+    def _look_for_separate_training(self) -> str:
+        """The warning that the tasks train separately, or that one keeps the others waiting; for tasks that have had
+        the time to join the cluster."""
+        members, records = environment.members(self._job.spec, self._tasks), self._hosts.reports.tasks
+        found = together.separate(self._tasks, records) or together.absent(members, records)
+        if found and not self._warned:
+            self._warned = True
+            self._reporter.notice(found.running, found.hint)
+        return found.running if found else ""
+
+    def _look_for_own_folders(self) -> None:
+        before, self._own_folder = self._own_folder, ownfolders.told(self._tasks, self._hosts.reports.tasks)
+        if self._own_folder and not before:
+            self._reporter.notice(self._own_folder, ownfolders.HINT)
+
+
+def news_interval(hosts: int) -> float:
+    """How long the launcher lets news from running tasks gather, where many hosts would wake it all the time.
+
+    Args:
+        hosts: The number of hosts.
+
+    Returns:
+        Seconds: each look at all hosts takes longer the more there are, and its share of a core stays the same.
+    """
+    return hosts / 20_000 if hosts > 200 else 0.0
+
+
+class TimeLimit:
+    """A time limit that begins with the first call of over(); as text, it says until when.
+
+    Args:
+        seconds: The limit.
+        system: The host whose clock counts.
+    """
+
+    def __init__(self, seconds: float, system: System) -> None:
+        self._seconds = seconds
+        self._system = system
+        self._end: float | None = None
+        self._clock = ""
+
+    def over(self) -> bool:
+        """Whether the limit has been reached."""
+        if self._end is None:
+            self._end = self._system.monotonic() + self._seconds
+            self._clock = strftime("%H:%M:%S", localtime(self._system.time() + self._seconds))
+        return self._system.monotonic() >= self._end
+
+    def __str__(self) -> str:
+        return f"for at most {self._seconds:g} s, until {self._clock}"

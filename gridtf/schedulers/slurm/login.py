@@ -1,0 +1,113 @@
+"""Slurm on the login node."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gridtf.errors import SpecError
+from gridtf.run.rundir import RunDir
+from gridtf.schedulers.api import JobIdentity, JobStatus, Plan, SubmitResult
+from gridtf.schedulers.arrays import array_elements
+from gridtf.schedulers.commands import Answer
+from gridtf.schedulers.login import CommandLogin, check_shared
+from gridtf.schedulers.slurm import query, submit
+from gridtf.schedulers.slurm.commands import slurm
+
+if TYPE_CHECKING:
+    from gridtf.findings import Examination
+    from gridtf.jobspec.config import Configured
+
+_LONGEST_PATH = 4096  # bytes: PATH_MAX of Linux
+
+
+class SlurmLogin(CommandLogin):
+    """Submits to Slurm and queries it."""
+
+    commands = slurm
+    directive_prefix = "#SBATCH"
+    list_command = "squeue --me"
+    server_variables = ("SLURM_CONF", "SLURM_CLUSTERS")
+    parse_native = staticmethod(submit.parse_native)
+    directives = staticmethod(submit.directives)
+    submit_command = staticmethod(submit.submit_command)
+    accounting = staticmethod(query.accounting)
+
+    def examine(self, environ: Mapping[str, str], given: Configured) -> Examination:
+        from gridtf.schedulers.slurm.examine import examine
+
+        return examine(self.scheduler, given)
+
+    def array_elements(self, native: Mapping[str, str]) -> tuple[str, ...]:
+        if (text := native.get("array")) is None:
+            return ()
+        # %4: at most 4 at a time
+        return array_elements(text.partition("%")[0], f"--array={text}", "write it as in --array=0-15%4")
+
+    def check(self, plan: Plan) -> Sequence[str]:
+        from gridtf.schedulers.slurm import advice
+
+        try:
+            check_shared(plan)
+        except SpecError:
+            show_node = ["scontrol", "show", "node", os.uname().nodename]
+            if slurm.run(show_node, limit=slurm.submit_limit).code != 0:  # else a cluster of one machine
+                raise
+        if plan.spec.spare_nodes and plan.request.gpus_per_node and (old := slurm.without_shared_gpus()):
+            from gridtf.schedulers.slurm.injob import NO_SPARES
+
+            what = f"with {old} a job with GPUs does not go on after it has lost a host"
+            raise SpecError("spare_nodes", what, hint=NO_SPARES)
+        output, log = plan.request.native.get("output"), RunDir(plan.run_dir).log
+        note = f"native --output={output} has no effect: the output of the script goes to {log}"
+        return (*([] if output is None else [note]), *advice.check(plan))
+
+    def submit(self, plan: Plan) -> SubmitResult:
+        result = super().submit(plan)
+        details = {"local_cluster": query.local_cluster(os.environ), **result.job.details}
+        return result.replace(job=result.job.replace(details={name: text for name, text in details.items() if text}))
+
+    def parse_job_id(self, output: str) -> str:
+        return submit.parse_submitted(output)[0]
+
+    def parse_job_details(self, output: str) -> Mapping[str, str]:
+        cluster = submit.parse_submitted(output)[1]  # in a federation
+        return {"cluster": cluster} if cluster else {}
+
+    def remarks(self, answer: Answer) -> Sequence[str]:
+        said = submit.remarks(answer.err)
+        return [f"sbatch says: {said}"] if said else []
+
+    def find_submitted(self, plan: Plan) -> JobIdentity | None:
+        options = ("--noheader", "--all", "--states=all", f"--user={os.getuid()}")
+        named = ",".join(submit.clusters(plan, os.environ))  # which may be all
+        several, column = ([f"--clusters={named}"], "Cluster:100,") if named else ([], "")
+        shown = f"--Format=ArrayJobID:20,{column}STDOUT:{_LONGEST_PATH}"
+        answer = slurm.run(["squeue", *options, *several, shown], limit=slurm.query_limit)
+        return submit.parse_logs(answer.out, plan.run_dir, len(plan.request.components))
+
+    def server(self, job: JobIdentity, environ: Mapping[str, str]) -> str:
+        return "\n".join((super().server(job, environ), *query.cluster_option(job)))
+
+    def query(self, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
+        found: dict[str, JobStatus] = {}
+        for group in query.by_cluster(jobs):  # one squeue for each cluster
+            found.update(super().query(group))
+        return found
+
+    def query_command(self, jobs: Sequence[JobIdentity]) -> Sequence[str]:
+        return query.query_command(jobs, os.getuid())
+
+    def parse_query(self, output: str, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
+        rows = query.add_details(query.parse_squeue(output), jobs[0])
+        return query.statuses([job.job_id for job in jobs], rows)
+
+    def run_dirs(self, job_id: str) -> Sequence[Path]:
+        answer = slurm.run(["scontrol", "-o", "show", "job", job_id], limit=slurm.query_limit)
+        return [] if answer.code else query.parse_run_dirs(answer.out, job_id)
+
+    def cancel_command(self, job: JobIdentity, force: bool) -> Sequence[str]:
+        kill = ["--signal=KILL", "--full"] if force else []  # --full: to the batch script as well
+        return ["scancel", *query.cluster_option(job), *kill, "--", job.job_id]
