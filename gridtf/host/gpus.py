@@ -228,7 +228,9 @@ def memory_in_use(gpus: Collection[str]) -> dict[str, int]:
     Returns:
         GPU -> MiB, for those with more than what the driver itself takes.
     """
-    found = {}
+    found: dict[str, int] = {}
+    if not gpus:  # a job on CPUs: the driver takes a while to begin
+        return found
     with _driver() as nvml:
         for gpu in gpus if nvml else ():
             with suppress(nvml.NVMLError, ValueError):

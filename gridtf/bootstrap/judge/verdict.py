@@ -34,6 +34,7 @@ _FIT_WORKS = (
     "--env TF_USE_LEGACY_KERAS=1"
 )
 _TOO_MANY = "the limit on your processes and threads, or on memory, is reached on that host: see ulimit -u and -v"
+_TASK_MEMORY = "the task ran out of memory: request more with --mem, or use less"
 _GPU_MEMORY = "the GPU or the host ran out of memory: use a smaller batch or model"
 # A substring of a log's last lines -> the hint.
 _HINTS = (
@@ -41,8 +42,8 @@ _HINTS = (
     ("No space left on device", "a disk is full: look at df on that host and at your quota"),
     ("Disk quota exceeded", "your quota is used up"),
     ("OutOfMemoryError", _GPU_MEMORY),
-    ("MemoryError", "the task ran out of memory: request more with --mem, or use less"),
-    ("std::bad_alloc", "the task ran out of memory: request more with --mem, or use less"),
+    ("MemoryError", _TASK_MEMORY),
+    ("std::bad_alloc", _TASK_MEMORY),
     ("RESOURCE_EXHAUSTED", _GPU_MEMORY),
     (
         "Could not start gRPC server",

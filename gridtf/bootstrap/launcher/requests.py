@@ -19,7 +19,6 @@ from gridtf.run.rundir import Attempt, listdir, read_record
 
 _FOLDER_PAUSE = 2.0  # seconds between two looks; each is one listing of a folder that does not grow
 _RESTART_PAUSE = 30.0  # seconds from one start of the process to the next, should it end
-_ID = 16  # characters of a request; the launcher may have been stopped for several of them
 
 
 class Requests:
@@ -38,7 +37,8 @@ class Requests:
         """Returns the id of the last request that has come since the last call; empty without one."""
         if self._helper.due:
             self._helper.start(self._watch)
-        return self._helper.hear().decode()[-_ID:]
+        ids = self._helper.hear().decode().split()  # several, if the launcher was stopped meanwhile
+        return ids[-1] if ids else ""
 
     def end(self) -> None:
         """End the process."""
@@ -55,5 +55,5 @@ class Requests:
                     record = read_record(path, recordtypes.StacksRequest, nonce=self._nonce, listed=True, own=True)
                     path.unlink()
                     if record is not None:
-                        launcher.sendall(record["id"].encode())
+                        launcher.sendall(f"{record['id']}\n".encode())
             time.sleep(_FOLDER_PAUSE)

@@ -453,6 +453,8 @@ def test_memory_in_use_leaves_out_what_an_idle_gpu_has(driver: FakeDriver) -> No
     assert memory_in_use(("0", "1")) == {"0": 605, "1": 4701}
     driver.broken = True
     assert memory_in_use(("1",)) == {}
+    driver.nvmlInit = None  # type: ignore[assignment, method-assign]
+    assert memory_in_use(()) == {}  # asks no driver
 
 
 def test_use_of_gpus_leaves_out_what_the_driver_does_not_tell(driver: FakeDriver) -> None:
