@@ -31,7 +31,7 @@ def test_parameter_servers_over_four_hosts(slurm: Bed) -> None:
     with traffic(slurm, 100_000):
         job = submit(slurm, "parameter_server", *words)
         trained(job, "parameter_server")
-    one_gpu_each(job, "chief:0", *(f"worker:{index}" for index in range(6)))
+    one_gpu_each(job, *(f"worker:{index}" for index in range(6)))
     assert len({job.gpus()[f"ps:{index}"][0] for index in range(2)}) == 2
 
 
