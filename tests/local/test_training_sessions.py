@@ -111,13 +111,14 @@ def test_asynchronous_workers_come_late_are_killed_save_and_end_with_the_chief(
         Worker(cluster, index, label) for index, label in ((0, "chief"), (1, "killed"), (1, "again"))
     )
 
-    # The chief comes late: a worker that has looked once, in vain, begins soon after it, not 30 seconds later.
+    # The chief comes late: a worker that has looked once, in vain, begins soon after it, not 30 seconds later. A busy
+    # machine may take as long for it as for the chief.
     worker.open()
     worker.says("Waiting for model to be ready")
     opened = time.time()
     chief.open()
     initialized = chief.begun()[1]
-    assert worker.begun()[1] - initialized < max(15, initialized - opened)  # of a busy machine
+    assert worker.begun()[1] - initialized < max(15, initialized - opened)
 
     # A worker is killed: the chief's session goes on. Started again, the worker joins in.
     worker.goes_on()
