@@ -12,9 +12,10 @@ from pathlib import Path
 
 from .errors import UNAVAILABLE, TestbedError
 from .network import SBIN
+from .processes import only_one
 
 _POLICY = Path("/usr/sbin/policy-rc.d")
-_BUSY = ("Could not get lock", "Unable to lock", "is another process using it")
+_BUSY = ("Could not get lock", "Unable to lock", "is another process using it", "is locked by another process")
 
 
 def need(packages: Mapping[str, str], say: Callable[[str], None], preseed: Sequence[str] = ()) -> None:
@@ -28,8 +29,7 @@ def need(packages: Mapping[str, str], say: Callable[[str], None], preseed: Seque
     Raises:
         TestbedError: When they cannot be installed.
     """
-    absent = [names.split() for thing, names in packages.items() if not _there(thing)]
-    missing = sorted({name for names in absent for name in names})
+    missing = _missing(packages)
     if not missing:
         return
     if not shutil.which("apt-get"):
@@ -39,22 +39,33 @@ def need(packages: Mapping[str, str], say: Callable[[str], None], preseed: Seque
             hint="the test bed needs Debian or Ubuntu; in a container: docker run --privileged -it debian:12",
             code=UNAVAILABLE,
         )
-    say(f"installing {' '.join(missing)}")
-    install = ["install", "-y", "--no-install-recommends", *missing]
-    with _nothing_starts():
-        _answer([line for line in preseed if line.split()[0] in missing])
+    # The policy is one file for all, and what one has installed the next need not.
+    with only_one(_POLICY.parent, "installs packages", say):
+        if missing := _missing(packages):
+            say(f"installing {' '.join(missing)}")
+            with _nothing_starts():
+                _answer([line for line in preseed if line.split()[0] in missing])
+                _install(missing)
+
+
+def _install(names: list[str]) -> None:
+    install = ["install", "-y", "--no-install-recommends", *names]
+    done = _apt(install)
+    if done.returncode != 0:  # no package lists yet, or old ones
+        update = _apt(["update"])
         done = _apt(install)
-        if done.returncode != 0:  # no package lists yet, or old ones
-            update = _apt(["update"])
-            done = _apt(install)
-            if done.returncode != 0:
-                said = (done.stderr.strip() or update.stderr.strip()).splitlines()
-                raise TestbedError(
-                    f"cannot be installed: {', '.join(missing)}",
-                    why="\n".join(said[-3:]),
-                    hint="check the network and the package sources, then: apt-get update",
-                    code=UNAVAILABLE,
-                )
+        if done.returncode != 0:
+            said = (done.stderr.strip() or update.stderr.strip()).splitlines()
+            raise TestbedError(
+                f"cannot be installed: {', '.join(names)}",
+                why="\n".join(said[-3:]),
+                hint="check the network and the package sources, then: apt-get update",
+                code=UNAVAILABLE,
+            )
+
+
+def _missing(packages: Mapping[str, str]) -> list[str]:
+    return sorted({name for thing, names in packages.items() if not _there(thing) for name in names.split()})
 
 
 def _there(thing: str) -> bool:
@@ -64,25 +75,24 @@ def _there(thing: str) -> bool:
 def _answer(lines: Sequence[str]) -> None:
     """Answer the questions of packages in advance."""
     if lines:
-        text = "".join(f"{line}\n" for line in lines)
-        command = ["debconf-set-selections"]
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60)
+        done = _patient(["debconf-set-selections"], text="".join(f"{line}\n" for line in lines))
         if done.returncode != 0:
             raise TestbedError("packages cannot be told what to do", why=done.stderr.strip())
 
 
-def _apt(arguments: list[str], limit: float = 600) -> subprocess.CompletedProcess[str]:
-    """Run apt-get, and again while another process holds its lock, for at most ``limit`` seconds."""
+def _apt(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    return _patient(["apt-get", "-q", "-o", "DPkg::Lock::Timeout=120", *arguments])
+
+
+def _patient(command: list[str], *, text: str = "", limit: float = 600) -> subprocess.CompletedProcess[str]:
+    """Run a command, and again while another process holds its lock, for at most ``limit`` seconds."""
     end = time.monotonic() + limit
     environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1", "LC_ALL": "C.UTF-8"}
-    command = ["apt-get", "-q", "-o", "DPkg::Lock::Timeout=120", *arguments]
     while True:
         try:
-            done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environ, timeout=limit
-            )
+            done = subprocess.run(command, input=text, capture_output=True, text=True, env=environ, timeout=limit)
         except subprocess.TimeoutExpired:
-            raise TestbedError(f"apt-get {arguments[0]} has not ended after {limit:.0f} s") from None
+            raise TestbedError(f"{command[0]} has not ended after {limit:.0f} s") from None
         if done.returncode == 0 or time.monotonic() > end or not any(word in done.stderr for word in _BUSY):
             return done
         time.sleep(2)

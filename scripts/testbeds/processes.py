@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,3 +70,21 @@ def kill(processes: list[Process], limit: float = 20) -> list[Process]:
             late.append(process)
         os.close(handle)
     return late
+
+
+@contextlib.contextmanager
+def only_one(folder: Path, does: str, say: Callable[[str], None]) -> Iterator[int]:
+    """One process at a time; yields the lock, which what it starts can hold as well, in case that it is killed.
+
+    The lock is on the folder itself, so that no file is left behind.
+    """
+    lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting for another scripts/testbed that {does}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock
+    finally:
+        os.close(lock)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .errors import UNAVAILABLE, TestbedError
+from .processes import only_one
 
 SUITES = {"20.11": "bullseye", "22.05": "bookworm", "24.11": "trixie", "26.05": "sid"}
 TOOLS = {"mmdebstrap": "mmdebstrap", "patchelf": "patchelf"}
@@ -50,7 +50,8 @@ def obtain(version: str, say: Callable[[str], None]) -> None:
         TestbedError: When they cannot be had; nothing is left of them then.
     """
     suite = SUITES[version]
-    with _locked(say) as lock:
+    CACHE.mkdir(parents=True, exist_ok=True, mode=0o755)
+    with only_one(CACHE, f"extracts to {CACHE}", say) as lock:
         if not release(version):
             say(f"extracting Slurm {version} of Debian {suite} to {_root(version)} (100 MB)")
             try:
@@ -175,22 +176,3 @@ def _run(command: Sequence[str], *inherited: int) -> str:
         shown = [line for line in said if line.startswith("E: ")][:2] or said[-2:]
         raise TestbedError(f"{command[0]} has failed", why="\n".join(shown))
     return out
-
-
-@contextlib.contextmanager
-def _locked(say: Callable[[str], None]) -> Iterator[int]:
-    """One process at a time extracts; yields the lock, which what it starts holds as well, in case that it is killed.
-
-    The lock is on the folder itself, so that no file is left behind.
-    """
-    CACHE.mkdir(parents=True, exist_ok=True, mode=0o755)
-    lock = os.open(CACHE, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"waiting for another scripts/testbed that extracts to {CACHE}")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield lock
-    finally:
-        os.close(lock)

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -363,6 +364,32 @@ def test_packages_are_installed_without_starting_anything(monkeypatch: pytest.Mo
         packages.need({"sh": "dash", "no-such-command": "two one"}, lambda line: None)
     assert "E: Unable to locate package" in str(failed.value)
     assert (tmp_path / "calls").read_text().split("755")[:-1] == ["install ", "\ninstall ", "\nupdate ", "\ninstall "]
+    assert not (tmp_path / "policy").exists()
+
+
+def test_two_at_once_install_packages_one_after_the_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What the first has installed, the second need not; and an apt-get of others may hold debconf's lock."""
+    scripts = {
+        "debconf-set-selections": """[ -e free ] || {
+            touch free; echo 'debconf: DbDriver "config": config.dat is locked by another process' >&2; exit 1; }
+            cat >>calls""",
+        "apt-get": 'echo "$4 $6" >>calls; sleep 0.5; [ -e policy ] && touch thing',
+    }
+    for name, text in scripts.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\ncd '{tmp_path}'; {text}")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(packages, "_POLICY", tmp_path / "policy")
+    said: list[str] = []
+
+    def need() -> None:
+        packages.need({str(tmp_path / "thing"): "one"}, said.append, ["one one/make boolean false"])
+
+    with ThreadPoolExecutor() as pool:
+        for done in [pool.submit(need) for _ in range(2)]:
+            done.result(timeout=60)
+    assert (tmp_path / "calls").read_text() == "one one/make boolean false\ninstall --no-install-recommends\n"
+    assert sorted(said) == ["installing one", "waiting for another scripts/testbed that installs packages"]
     assert not (tmp_path / "policy").exists()
 
 
