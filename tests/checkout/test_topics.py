@@ -170,7 +170,7 @@ def test_failure_is_told_at_once_and_what_is_left_out_at_the_end(side_by_side: C
     text += "@pytest.mark.thorough\ndef test_more(): pass"
     output = side_by_side("-n", "2", "-m", "fast", **{"unit/test_it": text})
     told, _, rest = output.partition("= FAILURES =")
-    assert "\nfailed: tests/unit/test_it.py::test_bad\n" in told, output
+    assert "\nfailed: tests/unit/test_it.py::test_bad\n    ValueError: so\n" in told, output
     assert "ValueError: so" in rest
     assert "\ntests left out: 1 of thorough\n" in rest
     assert "\nFAILED tests/unit/test_it.py::test_bad - ValueError: so\n" in rest

@@ -15,6 +15,7 @@ from tests.support import units
 from tests.support.units import Units
 
 _PAUSE, _PAUSE_ON_TERMINAL = 20.0, 1.0  # seconds between two lines, which replace each other on a terminal
+_MOST_LINES = 20  # of the message of a failure
 
 
 class Progress:
@@ -67,6 +68,9 @@ class Progress:
             self._failed += 1
             self._erase()
             self._reporter.write_line(f"failed: {report.nodeid}", red=True)
+            crash = getattr(report.longrepr, "reprcrash", None)
+            for line in crash.message.splitlines()[:_MOST_LINES] if crash else ():  # the whole comes at the end
+                self._reporter.write_line(f"    {line}")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> Any:
