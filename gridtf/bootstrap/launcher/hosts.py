@@ -118,6 +118,7 @@ class HostMonitor(Fields):
         now = self.system.monotonic()
         for host, since in self.listener.lost.items():
             if now - since > RECONNECT_LIMIT:
+                self.check_starts()  # srun may have ended this one since another has failed
                 raise HostLostError(
                     f"the agent on host {host} has closed its connection and has not come back within "
                     f"{RECONNECT_LIMIT:g} s",
@@ -140,20 +141,20 @@ class HostMonitor(Fields):
         """Why the job of a host has ended before a signal that ends the whole job; None where none has.
 
         Grid Engine deletes a job one of whose processes on another host has died of a signal, and its warning may be
-        here before qrsh has ended. A host that has lost its agent has closed its connection, or never had one.
+        here before qrsh has ended. A host that has lost its agent has closed its connection, or never had one; that of
+        an agent whose qrsh was killed may still stand.
         """
         until = self.system.monotonic() + _SIGNALS_LIMIT
-        while (
-            any(host not in self.listener.connected for host in self.hosts)
-            and (left := until - self.system.monotonic()) > 0
-        ):
+        while True:
             for end in self._ends():
                 if end.code and end.error is not None and not isinstance(end.error, TerminatedError):
                     return end.error
+            left = until - self.system.monotonic()
+            if left <= 0 or all(host in self.listener.connected for host in self.hosts):
+                return None
             self.system.wait(min(left, _TEAR_DOWN_PAUSE))
             with contextlib.suppress(GridtfError):
                 self.read()
-        return None
 
     def cleaned_up(self) -> CleanedUpError | None:
         """That the scheduler has ended an agent, as it should have ended that of an earlier start of the job."""

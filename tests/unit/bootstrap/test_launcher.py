@@ -1164,6 +1164,16 @@ def test_agent_that_has_failed_is_reported_although_the_program_that_starts_all_
     assert 10 <= seconds(attempt) < 20
 
 
+def test_agent_that_has_failed_is_the_cause_of_others_that_have_gone(tmp_path: Path) -> None:
+    """srun ends the others then, and waits for one that begins later; they close their connections."""
+    attempt = Attempt(tmp_path, ("h0", "h1", "h2"), start_timeout=60)
+    attempt.late = attempt.quiet = {"h1", "h2"}
+    attempt.cluster.start_agents = lambda *_: [GoesOn("h1")]  # type: ignore[method-assign]
+    attempt.listener.lost["h2"] = attempt.system.clock - 1.0
+    _, verdict = attempt.launch()
+    assert (verdict["state"], verdict["reason"]) == ("FAILED", "the agent on host h1 ended with exit code 13")
+
+
 def test_what_users_should_know_is_an_event(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
     attempt.system.at(5.0, lambda: attempt.system.receive(signal.SIGUSR1))

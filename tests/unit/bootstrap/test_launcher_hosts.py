@@ -80,6 +80,20 @@ def test_signal_after_a_killed_connection_is_not_the_cause(tmp_path: Path) -> No
     assert seen.system.received == []
 
 
+def test_killed_connection_came_before_the_end_of_the_job_although_its_agent_is_still_connected(tmp_path: Path) -> None:
+    """Grid Engine deletes a job whose qrsh is gone, and its signal may be here before the agent has noticed."""
+    seen = Monitored(tmp_path, [Ended("n1", -signal.SIGKILL)])
+    for host in ("n1", "n2"):
+        seen.says(host)
+    error = seen.hosts.ended_before()
+    assert error is not None
+    assert error.what == "the connection to host n1 is lost"
+    seen.hosts.agents = []
+    begin = seen.system.monotonic()
+    assert seen.hosts.ended_before() is None
+    assert seen.system.monotonic() == begin
+
+
 def test_killed_connection_is_the_cause_although_its_agent_reports_first_that_it_is_an_orphan(tmp_path: Path) -> None:
     agent = Ended("n1", -signal.SIGKILL)
     seen = Monitored(tmp_path)
