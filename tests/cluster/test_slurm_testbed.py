@@ -373,7 +373,9 @@ def test_two_at_once_install_packages_one_after_the_other(monkeypatch: pytest.Mo
         "debconf-set-selections": """[ -e free ] || {
             touch free; echo 'debconf: DbDriver "config": config.dat is locked by another process' >&2; exit 1; }
             cat >>calls""",
-        "apt-get": 'echo "$4 $6" >>calls; sleep 0.5; [ -e policy ] && touch thing',
+        # it ends when the other one waits, and after half a minute in any case
+        "apt-get": """echo "$4 $6" >>calls
+            for _ in $(seq 300); do [ -e waits ] && break; sleep 0.1; done; [ -e policy ] && touch thing""",
     }
     for name, text in scripts.items():
         (tmp_path / name).write_text(f"#!/bin/sh\ncd '{tmp_path}'; {text}")
@@ -382,12 +384,17 @@ def test_two_at_once_install_packages_one_after_the_other(monkeypatch: pytest.Mo
     monkeypatch.setattr(packages, "_POLICY", tmp_path / "policy")
     said: list[str] = []
 
+    def say(text: str) -> None:
+        said.append(text)
+        if text.startswith("waiting"):
+            (tmp_path / "waits").touch()
+
     def need() -> None:
-        packages.need({str(tmp_path / "thing"): "one"}, said.append, ["one one/make boolean false"])
+        packages.need({str(tmp_path / "thing"): "one"}, say, ["one one/make boolean false"])
 
     with ThreadPoolExecutor() as pool:
         for done in [pool.submit(need) for _ in range(2)]:
-            done.result(timeout=60)
+            done.result(timeout=120)
     assert (tmp_path / "calls").read_text() == "one one/make boolean false\ninstall --no-install-recommends\n"
     assert sorted(said) == ["installing one", "waiting for another scripts/testbed that installs packages"]
     assert not (tmp_path / "policy").exists()

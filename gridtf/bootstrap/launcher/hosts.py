@@ -118,7 +118,7 @@ class HostMonitor(Fields):
         now = self.system.monotonic()
         for host, since in self.listener.lost.items():
             if now - since > RECONNECT_LIMIT:
-                self.check_starts()  # srun may have ended this one since another has failed
+                self.check_starts()  # srun ends all agents when one has failed, which is the cause then
                 raise HostLostError(
                     f"the agent on host {host} has closed its connection and has not come back within "
                     f"{RECONNECT_LIMIT:g} s",
