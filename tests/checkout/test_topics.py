@@ -205,13 +205,18 @@ def test_job(tmp_path):
     assert "\nno data\n" in output
 
 
-def test_folder_that_vanishes_while_a_failure_is_reported_does_not_end_the_run(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "error",
+    [FileNotFoundError(2, "No such file or directory", "job.json"), pytest.fail.Exception("Timeout (>600.0s)")],
+    ids=["folder-vanishes", "limit-of-the-test"],
+)
+def test_error_while_a_failure_is_reported_does_not_end_the_run(
+    error: BaseException, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def vanish(folder: Path, begun: float) -> None:
-        raise FileNotFoundError(2, "No such file or directory", str(folder))
+    def fail(folder: Path, begun: float) -> None:
+        raise error
 
-    monkeypatch.setattr(evidence, "_runs", vanish)
+    monkeypatch.setattr(evidence, "_runs", fail)
     ((title, text),) = evidence.sections(request.node, 0.0)
     assert title == "no more could be found out"
-    assert text.startswith("FileNotFoundError: ")
+    assert text == f"{type(error).__name__}: {error}"

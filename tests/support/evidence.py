@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from tests.support.beds import UP
 from tests.support.cluster import CHECKOUT, Bed
 
 _LINES = 60  # of a log
-_LIMIT = 30  # seconds for a command
+_LIMIT = 30.0  # seconds for a command
+_ALL = 120.0  # seconds for all commands of a test
 
 
 def sections(item: pytest.Item, begun: float) -> Iterator[tuple[str, str]]:
@@ -27,26 +29,30 @@ def sections(item: pytest.Item, begun: float) -> Iterator[tuple[str, str]]:
     """
     try:
         yield from _sections(getattr(item, "funcargs", {}), begun)
-    except Exception as error:  # such as of a folder that vanishes; without a report pytest would end
+    # Such as a folder that vanishes, or the limit of the test, which counts this; without a report pytest would end.
+    except (Exception, pytest.fail.Exception) as error:
         yield "no more could be found out", f"{type(error).__name__}: {error}"
 
 
 def _sections(arguments: Mapping[str, object], begun: float) -> Iterator[tuple[str, str]]:
+    end = time.monotonic() + _ALL
     if isinstance(folder := arguments.get("tmp_path"), Path):
         for run in _runs(folder, begun):
             yield from _logs(run)
-            yield f"gridtf status {run.path.name}", _said([sys.executable, "-m", "gridtf", "status", str(run.path)])
+            command = [sys.executable, "-m", "gridtf", "status", str(run.path)]
+            yield f"gridtf status {run.path.name}", _said(command, end)
     for bed in UP:
         runs = list(_runs(bed.shared / "home", begun))
         for run in runs:
             yield from _logs(run)
             status = ["python", "-m", "gridtf", "status", bed.seen(run.path)]
             environ = {"PYTHONPATH": str(CHECKOUT), "GRIDTF_SITE_CONFIG": ""}
-            yield f"gridtf status {run.path.name}", _said(bed.command("login", *status, user="root", env=environ), bed)
+            command = bed.command("login", *status, user="root", env=environ)
+            yield f"gridtf status {run.path.name}", _said(command, end, bed)
         if runs or bed in arguments.values():
             for question in bed.questions:
                 if "{" not in question:
-                    yield question, _said(bed.command("login", *question.split()), bed)
+                    yield question, _said(bed.command("login", *question.split()), end, bed)
 
 
 def _runs(folder: Path, begun: float) -> Iterator[RunDir]:
@@ -64,10 +70,13 @@ def _logs(run: RunDir) -> Iterator[tuple[str, str]]:
             yield f"{path.relative_to(run.path.parent)}", "\n".join(lines)
 
 
-def _said(command: list[str], bed: Bed | None = None) -> str:
+def _said(command: list[str], end: float, bed: Bed | None = None) -> str:
+    limit = min(_LIMIT, end - time.monotonic())
+    if limit <= 0:
+        return f"not asked: {_ALL:.0f} s are over"
     try:
         environ = bed.environ() if bed else {**os.environ, "PYTHONPATH": str(CHECKOUT)}
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=_LIMIT, check=False)
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
-        return f"no answer within {_LIMIT} s"
+        return f"no answer within {limit:.0f} s"
     return done.stdout + done.stderr
