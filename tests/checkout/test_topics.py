@@ -220,3 +220,13 @@ def test_error_while_a_failure_is_reported_does_not_end_the_run(
     ((title, text),) = evidence.sections(request.node, 0.0)
     assert title == "no more could be found out"
     assert text == f"{type(error).__name__}: {error}"
+
+
+def test_questions_about_a_failure_are_bounded_in_all(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "job.json").write_text("{}")
+    monkeypatch.setattr(evidence, "_ALL", 0.0)
+    found = dict(evidence.sections(request.node, 0.0))
+    assert found["gridtf status mine"] == "not asked: the questions before have taken 0 s"

@@ -9,7 +9,7 @@ from tests.support.cluster import Bed
 from tests.support.clusterfaults import no_process_left
 from tests.support.hostfaults import OF_HOSTS, OF_JOBS, of_scheduler, wrong_lines, wrong_lines_of_hosts
 
-pytestmark = pytest.mark.timeout(1800)  # more than jobs may take on a busy machine: their lines are told then
+pytestmark = pytest.mark.timeout(1800)  # a round of jobs that do not end (hostfaults.py) is reported, not cut off
 
 
 @on_every_remote_scheduler

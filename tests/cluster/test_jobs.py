@@ -16,7 +16,7 @@ from tests.support.cluster import SHARED, Bed
 from tests.support.clusterfaults import PROMPT, STUBBORN, ended, kill9, no_process_left, started
 from tests.support.clusterjobs import PATIENCE, ClusterJob, gridtf
 from tests.support.footprints import await_
-from tests.support.strangers import EXCHANGE, MOMENTS, WAITS
+from tests.support.strangers import EXCHANGE, MOMENTS, START_TIMEOUT
 
 TELL = 'echo "$GRIDTF_TASK_TYPE $GRIDTF_TASK_INDEX rank $RANK of $WORLD_SIZE on $(uname -n) gpu $CUDA_VISIBLE_DEVICES"'
 ONE_TASK = ("--nodes", "1", "--tasks-per-node", "1")
@@ -65,7 +65,7 @@ def test_script_that_another_user_exchanges_is_not_run(bed: Bed, way: str) -> No
             try:
                 assert attack.stdout is not None
                 assert attack.stdout.readline() == "ready\n"
-                options = (*bed.options, *ONE_TASK, *WAITS, "--run-dir", bed.seen(runs / "job"))
+                options = (*bed.options, *ONE_TASK, *START_TIMEOUT, "--run-dir", bed.seen(runs / "job"))
                 env = {"GRIDTF_SGE_SUBMIT": way} if bed.kind == "sge" else {}
                 gridtf(bed, "submit", *options, "--", "true", env=env, check=False)
                 assert attack.wait(90) == 0, attack.stderr and attack.stderr.read()

@@ -21,7 +21,7 @@ from gridtf.host.processes import signal_all
 from gridtf.host.users import run_as
 from tests.support.jobs import until
 from tests.support.python import ROOT
-from tests.support.strangers import ALICE, BOB, EXCHANGE, LIMIT, MOMENTS, WAITS, Done, Strangers, share_with
+from tests.support.strangers import ALICE, BOB, EXCHANGE, LIMIT, MOMENTS, START_TIMEOUT, Done, Strangers, share_with
 
 pytestmark = pytest.mark.root
 NONCE = "0123456789abcdef"
@@ -175,7 +175,7 @@ def test_script_that_another_user_exchanges_is_not_run(strangers: Strangers, ent
     with strangers.start(BOB, words, project) as attack:
         assert attack.stdout is not None
         assert attack.stdout.readline() == "ready\n"
-        strangers.gridtf("submit", "--run-dir", run, *WAITS, "--", "true", cwd=project)
+        strangers.gridtf("submit", "--run-dir", run, *START_TIMEOUT, "--", "true", cwd=project)
         assert attack.wait(LIMIT) == 0, attack.stderr and attack.stderr.read()
     until(lambda: not strangers.jobs(), "the end of the job", LIMIT)
     assert not strangers.ran.exists()

@@ -73,7 +73,7 @@ def _logs(run: RunDir) -> Iterator[tuple[str, str]]:
 def _said(command: list[str], end: float, bed: Bed | None = None) -> str:
     limit = min(_LIMIT, end - time.monotonic())
     if limit <= 0:
-        return f"not asked: {_ALL:.0f} s are over"
+        return f"not asked: the questions before have taken {_ALL:.0f} s"
     try:
         environ = bed.environ() if bed else {**os.environ, "PYTHONPATH": str(CHECKOUT)}
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=limit, check=False)

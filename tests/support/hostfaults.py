@@ -616,7 +616,7 @@ def _wrong(fault: HostFault, job: ClusterJob) -> str:
             fault.act(job)
         view, pause = job.status(), 1.0
         while not _right(fault, job.bed.kind, view) and not _final(job, view) and time.monotonic() < end:
-            # Twenty jobs that ask every second would leave the machine no time for their ends.
+            # A question takes a Python and a command of the scheduler's, and twenty jobs ask at once.
             had, until = _has_verdict(job), time.monotonic() + pause
             while time.monotonic() < until and _has_verdict(job) == had:
                 time.sleep(0.2)

@@ -38,8 +38,8 @@ for _ in range(times):
     assert exchange(*words) == 0, ctypes.get_errno()
     time.sleep(random.random() / 500 if times > 1 else 0)
 """
-# A job whose folder is exchanged may wait for one that is gone, and then for what was written into the other one.
-WAITS = ("--start-timeout", "60")
+# A job waits a minute for a run directory that is gone, then start_timeout for a record that went into the other one.
+START_TIMEOUT = ("--start-timeout", "60")
 MOMENTS = [("job.json", 1), ("job.sh", 1), ("output", 1), ("job.sh", 301)]  # (entry, times)
 
 
