@@ -32,9 +32,10 @@ def distribute(dataset: Any, sharding: str = "dynamic") -> Any:
     data worker makes batches of the elements that it has, so each may have one last, smaller batch, and a shuffle
     shuffles these elements.
 
-    With "dynamic" sharding each element is given out exactly once as long as no data worker dies. A data worker that is
-    killed is restarted, and its elements that were under way may be lost: then each element is given out at most once.
-    A dispatcher that is killed is restarted as well, and loses nothing.
+    With "dynamic" sharding each element is given out exactly once as long as no data worker and no dispatcher dies. A
+    data worker that is killed is restarted, and its elements that were under way may be lost: then each element is
+    given out at most once. A dispatcher that is killed is restarted as well, and goes on from its journal; of each data
+    worker it may lose the one element that it was giving out.
 
     Args:
         dataset: A ``tf.data.Dataset``.

@@ -176,13 +176,15 @@ def test_agent_that_cannot_start_is_reported(slurm: Bed, mount: list[str], error
     no_process_left(slurm)
 
 
-def test_agent_that_cannot_start_is_reported_although_another_begins_late(slurm: Bed) -> None:
+def test_agent_that_cannot_start_is_reported_although_another_begins_late(remote_slurm: Bed) -> None:
     """srun ends the agents when one has failed, and then waits for one that begins after that."""
+    slurm = remote_slurm  # a host that does not answer is not given up within seconds
     slurmd = admin(slurm, "pgrep", "-o", "-x", "slurmd", host="n4").strip()
     with mounted(slurm, "n3", "--bind", "/dev/null", os.path.realpath(sys.executable)):
+        job = started(slurm, "--native=--hold", running=False)
         admin(slurm, "kill", "-STOP", slurmd, host="n4")
         try:
-            job = started(slurm, running=False)
+            admin(slurm, "scontrol", "release", job.id)
             log = job.run.attempt(1).agents_log
             job.until(lambda: log.exists() and "exit code 13" in log.read_text(), "the failure on n3")
         finally:
