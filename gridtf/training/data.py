@@ -34,8 +34,9 @@ def distribute(dataset: Any, sharding: str = "dynamic") -> Any:
 
     With "dynamic" sharding each element is given out exactly once as long as no data worker and no dispatcher dies. A
     data worker that is killed is restarted, and its elements that were under way may be lost: then each element is
-    given out at most once. A dispatcher that is killed is restarted as well, and goes on from its journal; of each data
-    worker it may lose the one element that it was giving out.
+    given out at most once. A dispatcher that is killed is restarted as well, and goes on from its journal; it may lose
+    the one element that it was giving each data worker. An element in this sense is one of the dataset's source: where
+    that is a list of files, it is a file.
 
     Args:
         dataset: A ``tf.data.Dataset``.

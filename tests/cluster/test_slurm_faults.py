@@ -178,19 +178,19 @@ def test_agent_that_cannot_start_is_reported(slurm: Bed, mount: list[str], error
 
 def test_agent_that_cannot_start_is_reported_although_another_begins_late(remote_slurm: Bed) -> None:
     """srun ends the agents when one has failed, and then waits for one that begins after that."""
-    slurm = remote_slurm  # a host that does not answer is not given up within seconds
-    slurmd = admin(slurm, "pgrep", "-o", "-x", "slurmd", host="n4").strip()
-    with mounted(slurm, "n3", "--bind", "/dev/null", os.path.realpath(sys.executable)):
-        job = started(slurm, "--native=--hold", running=False)
-        admin(slurm, "kill", "-STOP", slurmd, host="n4")
+    slurmd = admin(remote_slurm, "pgrep", "-o", "-x", "slurmd", host="n4").strip()
+    with mounted(remote_slurm, "n3", "--bind", "/dev/null", os.path.realpath(sys.executable)):
+        # Slurm would give a stopped host up while the job is submitted, and does after 45 s here
+        job = started(remote_slurm, "--native=--hold", running=False)
+        admin(remote_slurm, "kill", "-STOP", slurmd, host="n4")
         try:
-            admin(slurm, "scontrol", "release", job.id)
+            admin(remote_slurm, "scontrol", "release", job.id)
             log = job.run.attempt(1).agents_log
             job.until(lambda: log.exists() and "exit code 13" in log.read_text(), "the failure on n3")
         finally:
-            admin(slurm, "kill", "-CONT", slurmd, host="n4")
+            admin(remote_slurm, "kill", "-CONT", slurmd, host="n4")
         ended(job, "FAILED", "the agent on host n3 ended with exit code", "Permission denied")
-    no_process_left(slurm)
+    no_process_left(remote_slurm)
 
 
 def test_too_low_limit_of_open_files_is_reported(slurm: Bed) -> None:
