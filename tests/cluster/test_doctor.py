@@ -129,7 +129,22 @@ FAULTS = {
 }
 
 
-def doctor(bed: Bed, *words: str, **more: Any) -> dict[str, Any]:
+def doctor(bed: Bed, *words: str, silent: str = "", **more: Any) -> dict[str, Any]:
+    """What doctor finds.
+
+    Args:
+        silent: The check that is expected to get no answer; where a busy machine holds up another one, which doctor
+            says, it is asked again.
+    """
+    for _ in range(5):
+        found = _doctor(bed, *words, **more)
+        late = {finding["check"] for finding in found["findings"] if "answered" in finding["message"]}
+        if late <= {silent}:
+            break
+    return found
+
+
+def _doctor(bed: Bed, *words: str, **more: Any) -> dict[str, Any]:
     done = gridtf(bed, "doctor", "--json", *words, env=ENVIRON, check=False, **more)
     assert done.returncode in (0, 1), done.stderr
     assert done.stderr == "" or "--probe" in words
@@ -198,6 +213,6 @@ def test_fault_of_a_site_is_one_finding(bed: Bed, what: str, written: str) -> No
     if fault.file:
         (bed.home() / CONFIG).write_text(fault.file)
     with broken(bed, fault):
-        found = problems(doctor(bed, *fault.words, cwd=fault.cwd or None))
+        found = problems(doctor(bed, *fault.words, silent=fault.check, cwd=fault.cwd or None))
     assert set(found) - {ON_DISK} == {(fault.level, fault.check)}
     assert fault.hint in found[fault.level, fault.check]
