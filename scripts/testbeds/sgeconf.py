@@ -104,7 +104,7 @@ _QUEUE = {
     "slots": str(SLOTS),
     "shell": "/bin/bash",
     "shell_start_mode": "unix_behavior",
-    "notify": "00:00:05",
+    "notify": "00:00:15",
     "s_core": "0",
 }
 # filled in this order, on n1 first; a host has SLOTS slots in all of them together, so that a job that names no queue

@@ -160,7 +160,7 @@ def _look(bed: Bed) -> dict[str, Node]:
     return nodes(done.stdout) if done.returncode == 0 else {}
 
 
-def wait_until_well(bed: Bed, hosts: list[str], *, since: float = 0, limit: float = 60) -> None:
+def wait_until_well(bed: Bed, hosts: list[str], *, since: float = 0, limit: float = 180) -> None:
     """Wait until these hosts can be used; TestbedError after ``limit`` seconds.
 
     since: when they were switched on, in seconds since 1970; 0 when only their link was cut.

@@ -51,11 +51,12 @@ _SETTINGS = {
     "MpiDefault": "none",
     "ReturnToService": "2",
     "SlurmctldTimeout": "30",
-    # short, so that a power cut is noticed within 20 seconds
-    "SlurmdTimeout": "8",
+    # short, so that a power cut is noticed soon. Seen with 8 s on a busy machine: together with a host without power,
+    # another one of its job was taken for lost
+    "SlurmdTimeout": "20",
     "MessageTimeout": "5",
     "TCPTimeout": "2",
-    "KillWait": "5",
+    "KillWait": "15",
     "MinJobAge": "300",
     "InactiveLimit": "0",
     # long: a host that is slow to end processes would be drained, perhaps when the next job waits for it
@@ -81,9 +82,7 @@ _CGROUP_SETTINGS = {"ProctrackType": "proctrack/cgroup", "TaskPlugin": "task/cgr
 def files(*, cgroups: bool, extra: Mapping[str, str], options: Sequence[str], version: str = "") -> Mapping[str, str]:
     """File name in /etc/slurm -> text. options: KEY=VALUE lines that override those here and in extra, or are added."""
     single, lines = _sort(options)
-    # seen with 8 s on a busy machine: together with a host without power, another one of its job was taken for lost
-    patient = {"SlurmdTimeout": "20"} if version >= "24.11" else {}
-    settings = {**_SETTINGS, **patient, **(_CGROUP_SETTINGS if cgroups else {}), **extra}
+    settings = {**_SETTINGS, **(_CGROUP_SETTINGS if cgroups else {}), **extra}
     for key in list(settings):
         if key.lower() in single:
             del settings[key]

@@ -35,9 +35,9 @@ def saved_step(job: ClusterJob) -> int:
 def test_training_is_saved_on_request_and_goes_on(bed: Bed) -> None:
     job = submit(bed, "resume", *ON_TWO_HOSTS[bed.kind], "--", "--steps", "1000000")
     folder = job.run.output / "checkpoints"
-    job.until(lambda: (folder / "step-50").exists(), "a checkpoint", 120)
+    job.until(lambda: (folder / "step-50").exists(), "a checkpoint", 600)
     request_checkpoint(job)
-    done = job.gridtf("wait", "--timeout", "230", check=False, timeout=240)
+    done = job.gridtf("wait", "--timeout", "600", check=False, timeout=610)
     assert done.returncode == 42, done.stdout + done.stderr + job.output
     status = job.status()
     assert (status["state"], {task["exit"] for task in status["tasks"]}) == ("SAVED", {42})
@@ -47,9 +47,9 @@ def test_training_is_saved_on_request_and_goes_on(bed: Bed) -> None:
 
     if bed.kind == "slurm":
         job.bed.run("login", "scontrol", "requeue", job.id)
-        job.until(lambda: (job.run.attempt(2).logs / "worker-0.log").exists(), "the second start", 100)
+        job.until(lambda: (job.run.attempt(2).logs / "worker-0.log").exists(), "the second start", 600)
         restored = f"gridtf: continues from step {step}, saved in "
-        job.until(lambda: restored in job.logs()["worker-0"], restored, 100)
+        job.until(lambda: restored in job.logs()["worker-0"], restored, 600)
         job.gridtf("cancel")
         return
     checkpoints = f"CHECKPOINTS={job.seen_as}/output/checkpoints"

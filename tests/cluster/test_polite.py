@@ -81,7 +81,7 @@ def test_fifty_waiters_share_the_answers_of_the_controller(bed: Bed) -> None:
         outputs = [folder / f"out.{number}" for number, _ in enumerate(waiters, 1)]
         runs = [job.seen_as for job in waiters]
         with bed.popen("login", "bash", "-c", script, "sh", *runs, env=counter.environ) as shell:
-            begin = time.monotonic()
+            first = begin = time.monotonic()
             until(lambda: all(out.exists() and out.read_text() for out in outputs), "all of them to wait")
             # a first look takes an answer of the last 3 s, if there is one about its job
             assert counter.questions() <= 5 + (time.monotonic() - begin) / 3
@@ -90,7 +90,7 @@ def test_fifty_waiters_share_the_answers_of_the_controller(bed: Bed) -> None:
             while_waiting = counter.questions() - before
             assert while_waiting <= 2 + (time.monotonic() - begin) / 10
             end(bed, completes, killed, pending)
-            finished(shell, 0, seconds=150)
+            finished(shell, 0, seconds=600)
         codes = [(folder / f"code.{number}").read_text().strip() for number, _ in enumerate(waiters, 1)]
         texts = [out.read_text() for out in outputs]
         assert codes == ["0"] * 20 + ["1"] * 30, texts
@@ -98,7 +98,7 @@ def test_fifty_waiters_share_the_answers_of_the_controller(bed: Bed) -> None:
             state = {completes: "COMPLETED", killed: "FAILED", pending: "CANCELLED"}[job]
             assert f"({job.id}): {state}" in text, text
             assert ("SIGKILL" in text) == (job is killed), text
-        assert counter.questions() <= 40, counter.calls
+        assert counter.questions() <= 20 + (time.monotonic() - first) / 3, counter.calls
 
 
 def end(bed: Bed, completes: ClusterJob, killed: ClusterJob, pending: ClusterJob) -> None:
@@ -116,7 +116,8 @@ def test_ten_terminals_with_status_share_the_answers_of_the_controller(bed: Bed)
     script = f"for run; do for _ in 1 2 3 4 5; do (for _ in 1 2 3 4 5; do {status}; done) & done; done; wait"
     with counted(bed) as counter:
         begin = time.monotonic()
-        done = bed.run("login", "bash", "-c", script, "sh", *(job.seen_as for job in jobs), env=counter.environ)
+        runs = [job.seen_as for job in jobs]
+        done = bed.run("login", "bash", "-c", script, "sh", *runs, env=counter.environ, timeout=900)
         assert done.stdout == ""
         assert 1 <= counter.questions() <= 2 + (time.monotonic() - begin) / 3
 

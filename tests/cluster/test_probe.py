@@ -72,8 +72,9 @@ def test_probe_of_a_cluster_in_order_has_no_fault_and_leaves_nothing(bed: Bed) -
     granted = {"slurm": "GPUs are granted by CUDA_VISIBLE_DEVICES=0 on n1", "sge": "no variable grants GPUs on n"}
     assert text["gpus.variable"].startswith(granted[bed.kind])
     assert "TensorFlow 2" in text["python.tensorflow"]
-    # KillWait and notify of these beds are 5 s; on a busy machine the measured time is somewhat shorter or longer
-    assert re.search(r"tasks receive .*SIGTERM.*, and are killed [4-7] s later", text["end.warning"])
+    # KillWait and notify of these beds are 15 s; on a busy machine the measured time is somewhat shorter or longer
+    (seconds,) = re.findall(r"tasks receive .*SIGTERM.*, and are killed (\d+) s later", text["end.warning"])
+    assert 10 <= int(seconds) <= 60
     assert settings == {}
     assert runs(bed) == before
 

@@ -52,7 +52,7 @@ def test_training_goes_on_from_its_checkpoint_on_a_spare_host_and_becomes_as_goo
     pe = ("--pe", "one") if bed.kind == "sge" else ()
     hosts = ("--nodes", "2", "--tasks-per-node", "1", "--gpus-per-task", "0", "--spare-nodes", "1")
     job = submit(bed, "resume", *pe, *hosts, "--restarts", "2", "--", "--steps", "1500")
-    job.until((job.run.output / "checkpoints/step-50").exists, "a checkpoint", 150)
+    job.until((job.run.output / "checkpoints/step-50").exists, "a checkpoint", 600)
     lost = job.tasks()["worker:1"]["host"]
     bed.kill(lost)
     ended(job, "NODE_FAIL", lost, "attempt 2 follows", seconds=240)

@@ -78,7 +78,7 @@ def on_second_network(bed: Bed, way: str, program: str) -> ClusterJob:
     words, expected = WAYS[way]
     with tasks_kept_from_the_first_network(bed):
         job = on_two_hosts(bed, *words, "--", "python", "-c", program, name="over-second")
-        verdict = job.verdict(120)
+        verdict = job.verdict(600)
     assert verdict["state"] == "COMPLETED", (verdict, job.output, job.logs())
     hosts = [job.gpus()[f"worker:{index}"][0] for index in range(2)]
     network = {"slurm": "10.81", "sge": "10.82"}[bed.kind]
@@ -131,11 +131,11 @@ def test_data_workers_over_the_second_network_also_when_the_dispatcher_is_killed
 
     with tasks_kept_from_the_first_network(bed):
         job = on_two_hosts(bed, *words, name="shared-data")
-        job.until(lambda: [len(numbers) > 100 for numbers in seen()] == [True, True], "half of the elements", 120)
+        job.until(lambda: [len(numbers) > 100 for numbers in seen()] == [True, True], "half of the elements", 600)
         dispatcher = job.tasks()["data_dispatcher:0"]
         kill9(bed, dispatcher["host"], dispatcher["pid"])
         (job.run.output / "go").touch()
-        verdict = job.verdict(120)
+        verdict = job.verdict(600)
     assert verdict["state"] == "COMPLETED", (verdict, job.output, job.logs())
     assert "1 restart of data_dispatcher:0 after a failure" in verdict["reason"]
     assert sorted(int(number) for numbers in seen() for number in numbers) == list(range(1000))

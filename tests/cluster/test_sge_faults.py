@@ -115,7 +115,7 @@ def test_qdel_of_a_hand_written_script_with_notify(sge: Bed) -> None:
 
 
 def test_walltime(sge: Bed) -> None:
-    job = started(sge, "--time", "6s", command=STUBBORN)
+    job = started(sge, "--time", "30s", command=STUBBORN)
     ended(job, "TIMEOUT", "the walltime is over (h_rt)", "--time")
     no_process_left(sge)
     assert job.gridtf("wait", check=False).returncode == 1
@@ -123,7 +123,7 @@ def test_walltime(sge: Bed) -> None:
 
 
 def test_walltime_of_the_queue(sge: Bed) -> None:
-    with changed(sge, "h_rt", "0:0:6", "short.q"):
+    with changed(sge, "h_rt", "0:0:30", "short.q"):
         job = started(sge, "--partition", "short.q", "--pe", "rr", nodes=2, command=STUBBORN)
         ended(job, "TIMEOUT", "the walltime is over (h_rt of queue short.q)", "--time")
     no_process_left(sge)
@@ -146,7 +146,7 @@ def test_walltime_of_a_script_without_notify(sge: Bed) -> None:
 
 
 def test_job_is_killed_while_it_ends_its_tasks(sge: Bed) -> None:
-    job = started(sge, "--kill-grace", "7", nodes=2, command=STUBBORN)  # KILL follows the warning after 5 s
+    job = started(sge, "--kill-grace", "25", nodes=2, command=STUBBORN)  # KILL follows the warning after 15 s
     sge.run("login", "qdel", job.id)
     status_becomes(job, "CANCELLED", "deleted with qdel; the launcher on n1 was killed before it had ended all tasks")
     no_process_left(sge)
@@ -289,7 +289,7 @@ def test_job_that_grid_engine_starts_again_is_not_over(sge: Bed) -> None:
         ended(cancelled, "FAILED", "sge_shepherd that had started it, was killed", "start the job again")
         assert "has already ended" not in cancelled.gridtf("cancel").stderr
         assert cancelled.id not in in_queue(sge)
-        again.until(lambda: len(again.run.attempts()) == 2, "the second start", 90)
+        again.until(lambda: len(again.run.attempts()) == 2, "the second start", 240)
         again.running(1)
         assert waits.poll() is None
         assert again.status()["state"] == "RUNNING"

@@ -54,12 +54,12 @@ def test_folder_that_is_gone_for_a_while_costs_records_only(bed: Bed) -> None:
         time.sleep((4 if state == "hang" else 1.5) * SHORT)  # nobody may be missed, or end
         for host in ("n3", "n4"):
             bed.spoil(host, "well")
-        spoilt.until(partial(noted, spoilt, times), f"the launcher to tell of a folder that was {state}", 30)
+        spoilt.until(partial(noted, spoilt, times), f"the launcher to tell of a folder that was {state}", 240)
     ended(fails, "FAILED", "worker:1 on n4: exit code 7")
     time.sleep(max(0.0, begin + 40 - time.monotonic()))
     for host in ("n1", "n2"):
         bed.spoil(host, "well")
-    hung.until(lambda: noted(hung), "the launcher to tell of a folder that hung", 45)
+    hung.until(lambda: noted(hung), "the launcher to tell of a folder that hung", 240)
     for job, known in zip((hung, spoilt), before, strict=True):
         view = job.status()
         assert view["state"] == "RUNNING"

@@ -110,7 +110,9 @@ def test_tasks_can_save_when_the_job_is_cancelled(slurm: Bed) -> None:
 
 def test_tasks_can_save_when_another_one_fails(slurm: Bed) -> None:
     folder = Folder(slurm, "fails")
-    (folder.path / "task.sh").write_text("[ $RANK != 1 ] || { echo started; sleep 1; exit 3; }\n" + SAVES)
+    once_the_other_can_save = "until grep -q started $GRIDTF_RUN_DIR/*/logs/worker-0.log; do sleep 0.1; done"
+    fails = f"[ $RANK != 1 ] || {{ echo started; {once_the_other_can_save}; exit 3; }}\n"
+    (folder.path / "task.sh").write_text(fails + SAVES)
     script = f"{RUN}gridtf_run --name fails -- bash task.sh || echo code=$?"
     job = folder.sbatch(script, "--nodes=2", "--gpus-per-node=1").ended()
     assert "code=1" in job.output

@@ -45,7 +45,7 @@ def test_slurm_cluster_resolver_fails_instead_of_training_alone(slurm: Bed) -> N
     """With the rank variables of their agent, all tasks of a host would take themselves for the only one there."""
     options = ("--scheduler", "slurm", "--nodes", "2", "--tasks-per-node", "2", "--gpus-per-node", "2")
     job = ClusterJob(slurm, *options, "--", "python", "-c", FINDING_THEIR_PLACE)
-    verdict = job.verdict(120)
+    verdict = job.verdict(600)
     output = "".join(job.logs().values())
     assert verdict["state"] == "FAILED"
     assert "would train alone" not in output

@@ -20,9 +20,9 @@ for step in range(1, 11):
 
 
 def test_separate_training_is_reported_and_so_is_its_progress(slurm: Bed) -> None:
-    options = (*slurm.options, "--nodes", "2", "--tasks-per-node", "1", "--gpus-per-task", "0", "--time", "5")
+    options = (*slurm.options, "--nodes", "2", "--tasks-per-node", "1", "--gpus-per-task", "0", "--time", "15")
     job = ClusterJob(slurm, *options, "--env", "TF_CPP_MIN_LOG_LEVEL=2", "--", "python", "-c", PROGRAM)
-    assert job.gridtf("wait", "--timeout", "200", check=False, timeout=210).returncode == 0, job.output
+    assert job.gridtf("wait", "--timeout", "600", check=False, timeout=610).returncode == 0, job.output
     view = job.status()
     warned = "2 workers trained separately: none joined the cluster"
     assert view["reason"] == f"all training tasks have exited with 0; {warned}"

@@ -155,10 +155,10 @@ def test_killed_agent_among_several_is_reported_with_its_host(launch: Launch) ->
 def test_missing_hosts_are_reported_with_their_tasks(launch: Launch) -> None:
     never = ["bash", "-c", "exec sleep 100", "host"]
     hosts = [{"name": "h1"}, {"name": "h2", "prefix": never}, {"name": "h3", "prefix": never}]
-    job = launch("true", hosts=hosts, start_timeout=2, tasks={"ps": {"count": 1}})
+    job = launch("true", hosts=hosts, start_timeout=15, tasks={"ps": {"count": 1}})
     verdict = job.verdict()
     assert verdict["state"] == "FAILED"
-    assert "no report from 2 hosts after 2 s: h2, h3" in verdict["reason"]
+    assert "no report from 2 hosts after 15 s: h2, h3" in verdict["reason"]
     assert "their tasks: worker:1, worker:2" in verdict["reason"]
     assert job.tasks() == {} or all(task["state"] == "PENDING" for task in job.tasks().values())
 

@@ -211,7 +211,7 @@ class Bed:
     def stop_server(self) -> None:
         """Shut slurmctld down in order, so that it saves its state: otherwise it would start recent jobs again."""
         self.run("ctl", "scontrol", "shutdown", "slurmctld", user="root")
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 180
         while self.run("ctl", "pgrep", "-x", "slurmctld", user="root", check=False).stdout:
             assert time.monotonic() < deadline
             time.sleep(0.1)

@@ -215,7 +215,7 @@ def one_gpu_each(tasks: dict[str, Task], count: int) -> None:
 def nothing_left(bed: Bed) -> None:
     """Wait until no process of alice's is left on any host."""
     for host in ("login", *NODES):
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 180
         while left := bed.run(host, "pgrep", "-a", "-u", "alice", check=False, user="root").stdout:
             assert time.monotonic() < deadline, f"left on {host}:\n{left}"
             time.sleep(0.1)

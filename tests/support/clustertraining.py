@@ -24,12 +24,12 @@ def example(bed: Bed, name: str) -> str:
 def submit(bed: Bed, name: str, *words: str) -> ClusterJob:
     """Submit an example. PATH, which alice's module would set, is passed on where jobs inherit no environment."""
     inherits = ("--env", "PATH") if bed.kind == "sge" else ()
-    return ClusterJob(bed, f"{example(bed, name)}/gridtf.toml", *bed.options, *inherits, "--time", "10", *words)
+    return ClusterJob(bed, f"{example(bed, name)}/gridtf.toml", *bed.options, *inherits, "--time", "30", *words)
 
 
 def trained(job: ClusterJob, name: str) -> None:
     """Wait until the job has completed, with what the example's README states."""
-    done = job.gridtf("wait", "--timeout", "450", check=False, timeout=460)
+    done = job.gridtf("wait", "--timeout", "1000", check=False, timeout=1010)
     output = done.stdout + done.stderr + job.output + "".join(job.logs().values())
     assert done.returncode == 0, output
     assert job.status()["state"] == "COMPLETED"

@@ -36,6 +36,7 @@ class Site(Cell):
         hosts: Execution host -> whether it reports its load.
         config: The global configuration, sge_conf(5); empty where qconf is refused, and so is the rest.
         usable: The queues with a host where jobs can start, now or later.
+        unasked: How many parallel environments have not been asked for.
         default_project: The user's own, or the one that new users get; empty without one.
     """
 
@@ -43,6 +44,7 @@ class Site(Cell):
     hosts: Mapping[str, bool] = {}
     config: Mapping[str, str] = {}
     usable: Collection[str] = ()
+    unasked: int = 0
     default_project: str = ""
 
 
@@ -73,13 +75,15 @@ def _query(given: Configured) -> Site:
         return Site(version=version, hosts=hosts)
     queues = offers.known_queues()
     shown = offers.parse_usable(sge.printed(["qstat", "-g", "c"], limit=_EXAMINE_LIMIT))
+    pes, unasked = _pes(str(given.spec.option("pe") or ""), queues)
     own = dict(offers.pairs(offers.qconf("-suser", user_name(os.getuid()))))
     defaults = (own.get("default_project", ""), config.get("auto_user_default_project", ""))
     return Site(
         version=version,
         hosts=hosts,
         config=config,
-        pes=_pes(str(given.spec.option("pe") or ""), queues),
+        pes=pes,
+        unasked=unasked,
         queues=queues,
         usable={name for name, usable in shown.items() if usable},
         resources=offers.known_resources(),
@@ -88,14 +92,18 @@ def _query(given: Configured) -> Site:
     )
 
 
-def _pes(named: str, queues: Sequence[Queue]) -> list[PE]:
-    """The parallel environments, those first that matter most: each takes a qconf, and a cell may have many."""
+def _pes(named: str, queues: Sequence[Queue]) -> tuple[list[PE], int]:
+    """The parallel environments, those first that matter most: each takes a qconf, and a cell may have many.
+
+    Returns:
+        (those that were asked for in time, how many others there are).
+    """
     offered = frozenset().union(*(queue.pes for queue in queues))
     names = offers.known_names("-spl")
     names.sort(key=lambda name: (not fnmatch.fnmatchcase(name, named), name not in offered))
     end = time.monotonic() + _PES_LIMIT
-    asked = (offers.known_pe(name) for name in names if time.monotonic() < end)
-    return [pe for pe in asked if pe is not None]
+    asked = [offers.known_pe(name) for name in names if time.monotonic() < end]
+    return [pe for pe in asked if pe is not None], len(names) - len(asked)
 
 
 def first_job(scheduler: Scheduler, site: Site, given: Configured, settings: Sequence[Setting]) -> Items:
@@ -148,6 +156,9 @@ def judge(site: Site, given: Configured) -> Items:
         site = site.replace(queues=usable)  # a PE that only other queues offer is of no use
     pe = choose(site, given)
     yield from _pe(pe, site, given, chosen)
+    if site.unasked:
+        what = f"other PEs, of which qconf has not answered within {_PES_LIMIT:g} s: {site.unasked}"
+        yield Finding(Level.OK, "pe.others", what)
     yield from _gpus(site.resources, given.spec.gpu_resource)
     yield from _time(site, pe, given)
     yield from _forced(site.resources, given)
