@@ -78,7 +78,7 @@ def _quickstart(checkout: Path, **env: str) -> subprocess.CompletedProcess[str]:
         env={"PATH": "/usr/bin:/bin", "HOME": str(checkout), **env},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=500,
         check=False,
     )
 

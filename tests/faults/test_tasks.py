@@ -159,12 +159,12 @@ def test_workers_are_stopped_leader_wait_after_the_leader(launch: Launch, progra
         "esac",
     )
     tasks = {"chief": {"count": int(leader == "chief")}, "worker": {"count": 3}, "ps": {"count": 1}}
-    job = launch(train, tasks=tasks, tasks_per_node=4, leader_wait=3.0)
+    job = launch(train, tasks=tasks, tasks_per_node=4, leader_wait=15.0)
     last = "worker:2" if leader == "worker" else "worker:0, worker:2"
     detail = f"{leader}:0 ended, waiting for"
     until(lambda: detail in (read_record(job.attempt.launcher) or {}).get("detail", ""), "the launcher to say so")
     detail = (read_record(job.attempt.launcher) or {})["detail"]
-    assert re.search(r" for at most 3 s, until \d\d:\d\d:\d\d$", detail), detail
+    assert re.search(r" for at most 15 s, until \d\d:\d\d:\d\d$", detail), detail
     (job.folder / "go").touch()
     verdict = job.verdict()
     were = "were" if "," in last else "was"

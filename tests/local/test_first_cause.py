@@ -17,18 +17,20 @@ from tests.support.jobs import LaunchedJob, until
 LIMIT = 500.0  # seconds; a run takes a small part of it
 
 # As TensorFlow's programs do: worker 2 fails and takes seconds to end, worker 0 fails because of it and ends sooner.
-# A second later worker 1 fails in a way of its own.
+# A second later worker 1 fails in a way of its own. Argument: the folder where worker 2 tells that it fails.
 IMITATION = """\
-import atexit, os, time
-rank = int(os.environ["RANK"])
+import atexit, os, pathlib, sys, time
+rank, fails = int(os.environ["RANK"]), pathlib.Path(sys.argv[1], "fails")
 def train(label):
     if label > 10:
         raise ValueError(f"bad label {label}")
     time.sleep(rank)
     raise RuntimeError("no more data" if rank else "Socket closed: from remote target /job:worker/replica:0/task:2")
-time.sleep(1)
 if rank == 2:
     atexit.register(time.sleep, 5)
+    fails.touch()
+while rank != 2 and not fails.exists():
+    time.sleep(0.2)
 train(11 if rank == 2 else 0)
 """
 # A host whose clock is a minute ahead: its agent, and the tasks, whose hook loads this as the site's own.
@@ -51,7 +53,7 @@ def test_slow_end_of_the_culprit_does_not_hide_it(clock: str, tmp_path: Path) ->
     (ahead / "agent.py").write_text(AGENT)
     prefix = ["env", f"PYTHONPATH={ahead}", sys.executable, str(ahead / "agent.py")] if clock != "right" else []
     hosts: list[dict[str, Any]] = [{"name": "n1"}, {"name": "n2"}, {"name": "n3", "prefix": prefix}]
-    spec = {"command": [sys.executable, str(program)], "tasks": {"worker": {"count": 3}}}
+    spec = {"command": [sys.executable, str(program), str(tmp_path)], "tasks": {"worker": {"count": 3}}}
     verdict = LaunchedJob(tmp_path, spec, hosts).verdict()
     assert verdict["state"] == "FAILED"
     assert verdict["reason"] == "worker:2 on n3: ValueError: bad label 11 (train.py:5)"

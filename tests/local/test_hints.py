@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.jobs import LaunchedJob
+from tests.support.tasks import LIMIT
 
 pytestmark = pytest.mark.tensorflow
 
@@ -49,6 +50,6 @@ def test_verdict_explains_a_common_mistake(program: str, tasks: dict[str, Any], 
     (tmp_path / "train.py").write_text(program)
     spec = {"command": [sys.executable, "train.py"], "tasks_per_node": 3, "python": sys.executable, **tasks}
     job = LaunchedJob(tmp_path, {**spec, "gpus_per_task": 0, "env": {"TF_CPP_MIN_LOG_LEVEL": "2"}})
-    verdict = job.verdict(200)
+    verdict = job.verdict(LIMIT)
     assert verdict["state"] == "FAILED", job.output
     assert verdict["hint"].startswith(hint), job.output

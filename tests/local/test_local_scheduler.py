@@ -103,7 +103,7 @@ def test_killed_launcher_is_reported(here: Path) -> None:
 
 def test_stopped_launcher_fails_the_job(here: Path) -> None:
     """A user may stop `gridtf run` by Ctrl-Z, but a submitted job has no terminal."""
-    job = submit("--heartbeat-timeout", "2", *TWO, *SLEEPS)
+    job = submit("--heartbeat-timeout", "6", *TWO, *SLEEPS)
     running(job["job_id"])
     launcher = launcher_of(job)
     os.kill(launcher, signal.SIGSTOP)
@@ -138,7 +138,7 @@ def test_killed_job_runner_ends_set_up_lines(here: Path) -> None:
 
 
 def test_walltime_ends_a_job(here: Path) -> None:
-    job = submit("--time", "0:02", *TWO, *SLEEPS)["job_id"]
+    job = submit("--time", "0:20", *TWO, *SLEEPS)["job_id"]
     call("wait", job, code=1)
     view = status(job)
     assert view["state"] == "TIMEOUT"
@@ -147,7 +147,7 @@ def test_walltime_ends_a_job(here: Path) -> None:
 
 
 def test_walltime_ends_set_up_lines(here: Path) -> None:
-    job = submit("--time", "0:01", "--kill-grace", "1", *DAEMONS, "--setup", "sleep 600", *TWO, *SLEEPS)["job_id"]
+    job = submit("--time", "0:10", "--kill-grace", "1", *DAEMONS, "--setup", "sleep 600", *TWO, *SLEEPS)["job_id"]
     call("wait", job, code=1)
     view = status(job)
     assert view["state"] == "TIMEOUT"

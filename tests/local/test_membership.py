@@ -16,6 +16,7 @@ import pytest
 from tests.support.fixtures import Launch
 from tests.support.jobs import ROOT, LaunchedJob, until
 from tests.support.python import environment
+from tests.support.tasks import LIMIT
 from tests.support.unpacked import need_unpacked
 
 # worker:0 and worker:1 of each job; a shell starts the program, as in many jobs.
@@ -76,7 +77,7 @@ def test_tasks_that_trained_separately_are_named_and_no_others(program: str, see
     command = ["bash", "-c", f"{shlex.quote(sys.executable)} train.py; exit $?"]
     spec: dict[str, Any] = {"command": command, "tasks": {"worker": {"count": 2}}, "tasks_per_node": 2}
     job = LaunchedJob(tmp_path, {**spec, "gpus_per_task": 0, "env": {"TF_CPP_MIN_LOG_LEVEL": "2"}})
-    verdict = job.verdict(150)
+    verdict = job.verdict(LIMIT)
     assert verdict["state"] == "COMPLETED", job.output
     assert {task["tensorflow"] for task in job.tasks().values()} == seen
     warned = "2 workers trained separately: none joined the cluster"
@@ -155,9 +156,9 @@ def test_client_that_is_typed_as_a_member_is_the_reason_of_a_timeout(tmp_path: P
     spec = {"command": ["true"], "tasks": tasks, "serve": ["worker"], "tasks_per_node": 2, "gpus_per_task": 0}
     job = LaunchedJob(tmp_path, {**spec, "env": {"TF_CPP_MIN_LOG_LEVEL": "2"}})
     if out:
-        assert job.verdict(150)["state"] == "COMPLETED", job.output
+        assert job.verdict(LIMIT)["state"] == "COMPLETED", job.output
         return
-    until(lambda: [task["tensorflow"] for task in job.tasks().values()] == ["loaded", "joined"], "the server", 150)
+    until(lambda: [task["tensorflow"] for task in job.tasks().values()] == ["loaded", "joined"], "the server", LIMIT)
     os.kill(job.process.pid, signal.SIGALRM)
     verdict = job.verdict()
     assert verdict["state"] == "TIMEOUT", job.output

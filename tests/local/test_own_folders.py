@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.fixtures import Launch
 from tests.support.jobs import until
+from tests.support.tasks import LIMIT
 
 pytestmark = pytest.mark.tensorflow
 
@@ -59,9 +60,9 @@ def test_checkpoints_that_no_other_host_sees_are_told(launch: Launch, memory: st
     def seen() -> bool:
         return all(task.get("own_folder") == memory for task in job.tasks().values())
 
-    until(lambda: job.tasks() and seen(), "the folders", 120)
+    until(lambda: job.tasks() and seen(), "the folders", LIMIT)
     (tmp_path / "seen").touch()
-    verdict = job.verdict(60)
+    verdict = job.verdict(LIMIT)
     first = f"checkpoints of worker:0 are in {memory} on h1, which no other host sees"
     warning = f"{first}, and those of worker:1 in another such folder"
     assert verdict["state"] == "COMPLETED", job.output

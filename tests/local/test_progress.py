@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.jobs import LaunchedJob
+from tests.support.tasks import LIMIT
 
 pytestmark = pytest.mark.tensorflow
 
@@ -45,7 +46,7 @@ def test_progress_survives_a_killed_task_and_summaries_are_the_chief_s(tmp_path:
     spec = {"command": [sys.executable, "train.py"], "tasks": {"worker": {"count": 2}}, "tasks_per_node": 2}
     env = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_CONFIG": ""}
     job = LaunchedJob(tmp_path, {**spec, "gpus_per_task": 0, "env": env})
-    verdict = job.verdict(150)
+    verdict = job.verdict(LIMIT)
     assert verdict["reason"] == f"worker:1 on {verdict['cause']['host']}: killed by SIGKILL", job.output
     for name, state in (("worker:0", "STOPPED"), ("worker:1", "FAILED")):
         task = job.tasks()[name]

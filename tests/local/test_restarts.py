@@ -17,6 +17,7 @@ from gridtf.run.rundir import read_record
 from tests.support.examples import EXAMPLES, reached
 from tests.support.fixtures import Launch, Program
 from tests.support.jobs import LaunchedJob, until
+from tests.support.tasks import LIMIT
 
 # FAILS attempts of worker 1 fail, after a step more than the attempt before.
 PROGRAM = """
@@ -171,9 +172,9 @@ def test_training_goes_on_from_its_last_checkpoint_and_becomes_as_good(launch: L
         env={"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": ""},
     )
     checkpoints = job.run.output / "checkpoints"
-    until(lambda: (checkpoints / "step-50").exists() or job.process.poll() is not None, "a checkpoint", 200)
+    until(lambda: (checkpoints / "step-50").exists() or job.process.poll() is not None, "a checkpoint", LIMIT)
     os.kill(job.tasks()["worker:1"]["pid"], signal.SIGKILL)
-    assert job.wait(200) == 0, job.output
+    assert job.wait(LIMIT) == 0, job.output
     first, last = verdicts(job)
     assert re.match(r"worker:1 on \S+: killed by SIGKILL", first["reason"]), first
     assert last["state"] == "COMPLETED"
@@ -197,9 +198,11 @@ def test_lost_ps_costs_an_attempt(launch: Launch) -> None:
         env={"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": ""},
     )
     log = job.attempt.task_log("chief", 0)
-    until(lambda: (log.exists() and "epoch 2 of" in log.read_text()) or job.process.poll() is not None, "training", 200)
+    until(
+        lambda: (log.exists() and "epoch 2 of" in log.read_text()) or job.process.poll() is not None, "training", LIMIT
+    )
     os.kill(job.running("ps:0")["ps:0"], signal.SIGKILL)
-    assert job.wait(200) == 0, job.output
+    assert job.wait(LIMIT) == 0, job.output
     first, last = verdicts(job)
     assert re.match(r"ps:0 on \S+: killed by SIGKILL", first["reason"]), first
     assert last["state"] == "COMPLETED"

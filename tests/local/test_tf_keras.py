@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.jobs import ROOT, LaunchedJob
 from tests.support.legacy_keras import need_tf_keras
+from tests.support.tasks import LIMIT
 
 pytestmark = pytest.mark.tensorflow
 
@@ -40,7 +41,7 @@ def log(job: LaunchedJob, name: str) -> str:
 
 
 def outcome(job: LaunchedJob, name: str) -> dict[str, object]:
-    assert job.verdict(150)["state"] == "COMPLETED", job.output
+    assert job.verdict(LIMIT)["state"] == "COMPLETED", job.output
     answer: dict[str, object] = json.loads(log(job, name).splitlines()[-1])
     return answer
 
@@ -74,6 +75,6 @@ def test_example_in_step_with_tf_keras_reaches_its_accuracy(tmp_path: Path) -> N
     program = str(ROOT / "examples" / "multi_worker_keras_fit" / "train.py")
     spec = {"command": [sys.executable, program, "--mirrored"], "tasks": {"worker": {"count": 2}}, "tasks_per_node": 2}
     job = LaunchedJob(tmp_path, {**spec, "gpus_per_task": 0, "cpus_per_task": 1, "env": env})
-    assert job.verdict(200)["state"] == "COMPLETED", job.output
+    assert job.verdict(LIMIT)["state"] == "COMPLETED", job.output
     reached = json.loads((tmp_path / "run" / "output" / "result.json").read_text())["accuracy"]
     assert reached >= 0.93

@@ -588,7 +588,7 @@ FAULTS = (
         "an exception in a program that never ends, until the walltime is over",
         f"the walltime is over; worker:0 on HOST had not ended after {_BAD}",
         state="TIMEOUT",
-        words=("--workers", "1", "--time", "4s"),
+        words=("--workers", "1", "--time", "20s"),
     ),
     _of_one(
         "stack-overflow",

@@ -220,7 +220,7 @@ def test_tensorflow_serves_on_a_reserved_port_under_contention(address: str, tmp
                 server.stdin.flush()
                 assert server.stdout.readline() == "serving\n"
                 with start(TALK, host_port(address, port)) as client:
-                    output, _ = client.communicate(timeout=120)
+                    output, _ = client.communicate(timeout=500)
                 assert output == "42\n"
             finally:
                 stop.touch()

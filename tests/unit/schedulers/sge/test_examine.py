@@ -333,7 +333,7 @@ def test_examination_of_a_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         examine.examine(scheduler, given())
     (tmp_path / "moved").rename(tmp_path / "qhost")
     (commands / "qsub").write_text("#!/bin/sh\nsleep 60\n")
-    monkeypatch.setattr(examine, "_EXAMINE_LIMIT", 0.5)
+    monkeypatch.setattr(examine, "_EXAMINE_LIMIT", 3.0)
     assert ("warning", "submission") in problems(examine.examine(scheduler, given()))
     (commands / "qconf").write_text("#!/bin/sh\necho denied: host is no admin host >&2; exit 1\n")
     assert problems(examine.examine(scheduler, given())) == [("warning", "scheduler.qconf")]

@@ -116,7 +116,7 @@ def test_qsub_keeps_the_language_of_the_user(cell: Cell, monkeypatch: pytest.Mon
             "may have taken the job, or may not: qsub ended with 0 and printed no job id, but: Job accepted",
         ),
         ("echo 4711; exit 3", MaybeSubmittedError, "may have taken the job"),  # -sync y
-        ("sleep 30", MaybeSubmittedError, "qsub has not answered within 0.3 s"),
+        ("sleep 30", MaybeSubmittedError, "qsub has not answered within 3 s"),
     ],
     ids=["refused", "down", "lost", "no-id", "sync", "hangs"],
 )
@@ -124,7 +124,7 @@ def test_failures_of_qsub(
     cell: Cell, monkeypatch: pytest.MonkeyPatch, script: str, kind: type[GridtfError], piece: str
 ) -> None:
     monkeypatch.setenv(submit.WAY, "qsub")
-    monkeypatch.setattr(GridEngineCommands, "submit_limit", 0.3 if "sleep" in script else 20.0)
+    monkeypatch.setattr(GridEngineCommands, "submit_limit", 3.0 if "sleep" in script else 20.0)
     cell("qsub", script)
     error = refusal(plan("sge", run_dir="/runs/a b"), kind)
     assert piece in error.what
@@ -142,7 +142,7 @@ def test_job_is_found_by_its_log_after_an_unclear_submission(
     cell: Cell, monkeypatch: pytest.MonkeyPatch, qsub: str
 ) -> None:
     monkeypatch.setenv(submit.WAY, "qsub")
-    monkeypatch.setattr(GridEngineCommands, "submit_limit", 0.3 if "sleep" in qsub else 20.0)
+    monkeypatch.setattr(GridEngineCommands, "submit_limit", 3.0 if "sleep" in qsub else 20.0)
     logs = {"4710": "/runs/other/job.log", "4711": "/runs/a b/array/$TASK_ID/job.log", "4712": "job.log"}
     one = "<job_list><JB_job_number>{}</JB_job_number></job_list>"
     listed = LIST.format("".join(map(one.format, logs)))
@@ -209,11 +209,11 @@ def test_qsub_submits_when_drmaa_cannot_be_used(
             NoAnswerError,
             "qmaster does not answer: unable to contact",
         ),
-        ("sleep 30", NoAnswerError, "qmaster does not answer: DRMAA has not answered within 0.3 s"),
+        ("sleep 30", NoAnswerError, "qmaster does not answer: DRMAA has not answered within 3 s"),
         (
             """echo '{"submitting": true}'; sleep 30""",
             MaybeSubmittedError,
-            "may have taken the job, or may not: DRMAA has not answered within 0.3 s",
+            "may have taken the job, or may not: DRMAA has not answered within 3 s",
         ),
         ("""echo '{"submitting": true}'; kill -SEGV $$""", MaybeSubmittedError, "has ended by SIGSEGV"),
     ],
@@ -227,7 +227,7 @@ def test_failed_drmaa_submission_is_not_repeated_by_qsub(
     kind: type[GridtfError],
     piece: str,
 ) -> None:
-    monkeypatch.setattr(GridEngineCommands, "submit_limit", 0.3 if "sleep" in script else 20.0)
+    monkeypatch.setattr(GridEngineCommands, "submit_limit", 3.0 if "sleep" in script else 20.0)
     root = cell("qsub", "echo 4711")
     assert piece in refusal(drmaa(script), kind).what
     assert not (root / "called").exists()

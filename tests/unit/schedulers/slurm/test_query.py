@@ -561,7 +561,7 @@ def test_missing_configuration_that_squeue_waits_for_is_not_a_silent_controller(
     waiting = f"s_p_parse_file: {problem} file {path}: No such file or directory, retrying in 1sec up to 60sec"
     command(tools, "squeue", f"echo 'squeue: error: {waiting}' >&2; exec sleep 60")
     monkeypatch.setenv("SLURM_CONF", path)
-    monkeypatch.setattr(type(slurm), "query_limit", 0.5)
+    monkeypatch.setattr(type(slurm), "query_limit", 3.0)
     with pytest.raises(SchedulerError, match=re.escape(f"cannot read {shown} (SLURM_CONF): No such file")):
         scheduler.login.query([JobIdentity("7")])
 
