@@ -72,14 +72,13 @@ def test_connections_closed_while_hosts_are_awaited(launch: Launch) -> None:
 
 
 def test_connections_closed_in_the_tear_down(launch: Launch) -> None:
-    stubborn = f'trap "" TERM; if [ $RANK = 1 ]; then {UNTIL_GO}; exit 7; fi; until [ -e over ]; do sleep 0.05; done'
-    job = launch("bash", "-c", stubborn, hosts=TWO_HOSTS, kill_grace=240)
+    stubborn = f'trap "" TERM; if [ $RANK = 1 ]; then {UNTIL_GO}; exit 7; fi; while :; do sleep 0.05; done'
+    job = launch("bash", "-c", stubborn, hosts=TWO_HOSTS, kill_grace=20)
     pids = job.running("worker:0", "worker:1")
     (job.folder / "go").touch()
     phase(job, "ending the remaining processes")
     for _ in range(3):
         until(lambda: close_all(job), "the agents to be connected again")
-    (job.folder / "over").touch()
     verdict = job.verdict()
     assert (verdict["cause"]["task"], verdict["cause"]["exit"]) == ("worker:1", 7)
     assert {name: task["state"] for name, task in job.tasks().items()} == {"worker:0": "STOPPED", "worker:1": "FAILED"}
