@@ -36,7 +36,7 @@ class Site(Cell):
         hosts: Execution host -> whether it reports its load.
         config: The global configuration, sge_conf(5); empty where qconf is refused, and so is the rest.
         usable: The queues with a host where jobs can start, now or later.
-        unasked: How many parallel environments have not been asked for.
+        unasked: How many parallel environments qconf was not asked for, since it took too long.
         default_project: The user's own, or the one that new users get; empty without one.
     """
 
@@ -157,7 +157,7 @@ def judge(site: Site, given: Configured) -> Items:
     pe = choose(site, given)
     yield from _pe(pe, site, given, chosen)
     if site.unasked:
-        what = f"other PEs, of which qconf has not answered within {_PES_LIMIT:g} s: {site.unasked}"
+        what = f"qconf has not answered within {_PES_LIMIT:g} s for all PEs: {site.unasked} are left out"
         yield Finding(Level.OK, "pe.others", what)
     yield from _gpus(site.resources, given.spec.gpu_resource)
     yield from _time(site, pe, given)

@@ -144,7 +144,7 @@ def test_process_that_does_not_respond_costs_lines_but_no_task_is_blocked(tmp_pa
         "    os._exit(0)\n"
         "until(lambda: pump.look() or os.waitpid(child, os.WNOHANG)[0])\n"
         "until(lambda: pump.look() or not logpump._waiting(pump._reads[0]))\n"
-        "logpump._WRITE_LIMIT = 60.0\n"  # a busy machine
+        "logpump._WRITE_LIMIT = 60.0\n"  # a busy machine may let it wait
         "os.kill(pump.pid, signal.SIGCONT)\n"
         "say(pump, 'a', 'after\\n'); pump.settle(['a'])\n"
         "end(pump)\n",

@@ -124,7 +124,7 @@ def test_hosts_that_report_no_load() -> None:
 
 def test_pes_that_were_not_asked_for_in_time_are_told() -> None:
     found = judge({"pe": "rr"}, unasked=3)
-    assert finding(found, "pe.others").message == "other PEs, of which qconf has not answered within 2.5 s: 3"
+    assert finding(found, "pe.others").message == "qconf has not answered within 2.5 s for all PEs: 3 are left out"
     assert "pe.others" not in {one.check for one in judge({"pe": "rr"}).findings}
 
 
