@@ -506,8 +506,13 @@ def assign_ranks(spec: JobSpec, size: int) -> tuple[PlacedTask, ...]:
 
     Raises:
         PlacementError: The number of tasks is not the number of processes.
-        UsageError: The specification requests tasks that gridtf serves.
+        UsageError: The specification requests tasks that gridtf serves, or ranks that it starts.
     """
+    if spec.mpi is not False:
+        raise UsageError(
+            "gridtf_join starts no ranks: the process that joins is one of srun or mpirun",
+            hint="leave --mpi out (--no-mpi where a file has it), or have gridtf_run --mpi start them",
+        )
     always = (name for name in spec.types if spec.count(name) != 0 and spec.row(name).served == ALWAYS)
     if served := [*spec.serve, *always]:
         raise UsageError(

@@ -29,6 +29,7 @@ from gridtf.run.rundir import (
     read_record,
     write_record,
 )
+from gridtf.schedulers import mpi
 from gridtf.schedulers.api import JobIdentity, Scheduler
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def launch(
     scheduler = schedulers.get(name)
     _refuse_copies(environ, scheduler)
     if request is None or request.scheduler != name:
-        request = _resolve(scheduler, spec, sources)
+        request = _resolve(scheduler, spec, sources, environ)
     identity = scheduler.injob.identity(environ)
     run = _run_of(identity, spec, run_dir)
     need_ours(run.path)
@@ -178,9 +179,9 @@ def launch(
     return launcher.launch(run, spec, request, scheduler, identity.job_id, environ)
 
 
-def _resolve(scheduler: Scheduler, spec: JobSpec, sources: Mapping[str, str]) -> Request:
+def _resolve(scheduler: Scheduler, spec: JobSpec, sources: Mapping[str, str], environ: Mapping[str, str]) -> Request:
     try:
-        return scheduler.login.resolve(spec, in_job=True)
+        return scheduler.login.resolve(spec, in_job=True).replace(mpi=mpi.starter(spec, scheduler, environ)[0])
     except SpecError as error:
         from gridtf.jobspec import config
 

@@ -79,6 +79,12 @@ class System:
 
         return leftovers.shared_memory()
 
+    def remove_of_mpi(self, paths: Collection[str]) -> set[str]:
+        """Remove the files of an MPI among these in shared memory; returns the others."""
+        from gridtf.host import leftovers
+
+        return leftovers.remove_of_mpi(paths)
+
     def unused(self, paths: Collection[str]) -> set[str]:
         """Those of these files that no process of this user has open or mapped."""
         from gridtf.host import leftovers
@@ -187,9 +193,9 @@ class System:
         """The direct children, read quickly; some may be missing."""
         return procfs.children(self.pid)
 
-    def descendants(self) -> list[int]:
-        """Every living process below this one."""
-        return procfs.descendants(self.pid)
+    def descendants(self, pid: int = 0) -> list[int]:
+        """Every living process below a process; 0: this one."""
+        return procfs.descendants(pid or self.pid)
 
     def signal(self, pids: Iterable[int], number: int) -> None:
         """Send a signal to processes; one that has ended is no error."""

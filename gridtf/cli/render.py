@@ -17,6 +17,7 @@ from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.options import Table
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import RunDir
+from gridtf.schedulers import mpi
 from gridtf.secrets import secret
 from gridtf.text import counted, plain
 from gridtf.values import fields
@@ -90,6 +91,7 @@ def _about(plan: Plan, command: Sequence[str]) -> str:
     request = plan.request
     slots = plan.scheduler.login.slots(request)
     script = shlex.quote(str(RunDir(plan.run_dir).script))
+    ranks, why = mpi.starter(plan.spec, plan.scheduler, os.environ)
     lines = [
         f"name           {plan.spec.title}",
         f"scheduler      {plan.scheduler.name}",
@@ -97,6 +99,7 @@ def _about(plan: Plan, command: Sequence[str]) -> str:
         f"submit runs    {shlex.join(command)} < {script}",
         f"resources      {'; '.join([_resources(request, plan.spec.cpus_per_task, slots), *_components(request)])}",
         f"tasks          {', '.join(_tasks(request))}",
+        *([f"ranks          {mpi.named(ranks)}: {why}"] if ranks else []),
         "values",
     ]
     rows = list(_values(plan))

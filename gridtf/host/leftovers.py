@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - it is only looked at
+# What MPICH, Open MPI 5 and 4, Intel MPI, UCX and PSM call their files.
+_OF_MPI = re.compile(r"(mpich_shm_|sm_segment\.|vader_segment\.|Intel_MPI_|ucx_shm_posix_|psm[23]?_shm)[^/]*")
 
 
 def shared_memory(folder: Path = _SHARED_MEMORY) -> dict[str, int]:
@@ -44,3 +47,18 @@ def unused(paths: Collection[str]) -> set[str]:
             left = {path for path in left if f" {path}\n" not in maps}
             left -= {str(descriptor.readlink()) for descriptor in (process / "fd").iterdir()}
     return left
+
+
+def remove_of_mpi(paths: Collection[str]) -> set[str]:
+    """Remove those of these files that an MPI has made: its processes that are killed leave their segments.
+
+    Args:
+        paths: Files that nobody uses.
+
+    Returns:
+        The others.
+    """
+    of_mpi = {path for path in paths if _OF_MPI.fullmatch(Path(path).name)}
+    for path in of_mpi:
+        Path(path).unlink(missing_ok=True)
+    return {*paths} - of_mpi

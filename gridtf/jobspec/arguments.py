@@ -246,6 +246,8 @@ def _glued(argv: Sequence[str]) -> list[str]:
     glued: list[str] = []
     words = iter(argv)
     for word in words:
+        if word.startswith("--mpi="):  # as srun has it
+            word = word.replace("--mpi", "--mpi-type", 1)
         value = next(words, None) if word in _DASHED else None
         glued.append(word if value is None else f"{word}={value}")
     return glued

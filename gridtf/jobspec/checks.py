@@ -27,6 +27,7 @@ _CHOICES = {
 }
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,62}")
 ID = re.compile(r"(?a)\d+([._]\d+)*")  # a name of this form cannot be told from the id of a job
+_MPI_TYPE = re.compile(r"[a-z][a-z0-9_]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -387,6 +388,8 @@ def _check_tasks(spec: JobSpec) -> None:
         raise SpecError("tasks.master", "chief and master are two names of one task", hint="keep one of them")
     if not any(spec.count(name) != 0 and spec.row(name).trains for name in spec.types):
         raise SpecError("tasks.worker.count", "no worker and no chief: nothing would train")
+    if spec.mpi is not False:
+        _check_mpi(spec)
 
 
 def _check_leader(spec: JobSpec) -> None:
@@ -438,6 +441,24 @@ def _check_membership(key: str, task_type: str, spec: JobSpec) -> None:
         raise SpecError(key, f"gridtf serves {task_type}, and a TensorFlow server is a member of the cluster")
     if member is False and not any(spec.count(name) != 0 and spec.in_cluster(name) for name in spec.types):
         raise SpecError(key, "no task would be left in the cluster", hint="leave in_cluster out")
+
+
+def _check_mpi(spec: JobSpec) -> None:
+    if spec.mpi is not True and not _MPI_TYPE.fullmatch(str(spec.mpi)):
+        raise SpecError(
+            "mpi", f"{spell(spec.mpi)} is not what starts the ranks", hint='write true, "mpirun", "gloo" or "pmix"'
+        )
+    for name in spec.types:
+        if spec.count(name) != 0 and (spec.serves(name) or not spec.row(name).trains):
+            what = f"all tasks are ranks of the world, and a {name} cannot be one"
+            raise SpecError("mpi", what, hint="leave out mpi, or that type of task")
+    if spec.contained:
+        hint = "start containers by mpirun yourself, in a job script, where each process calls gridtf_join"
+        raise SpecError("mpi", "ranks are not started in containers", hint=hint)
+    for name, table in spec.tasks.items():
+        if table.on_failure == tasktypes.RESTART:
+            hint = 'write "attempt", and restarts = 1 or more: then all ranks start again'
+            raise SpecError(f"tasks.{name}.on_failure", "a rank alone cannot start again", hint=hint)
 
 
 # --- program, network, container

@@ -35,7 +35,7 @@ _ENVIRONMENT_LINE = re.compile(
     re.VERBOSE,
 )
 # They start a program several times, or submit a job of their own.
-_STARTERS, _SUBMITTERS = ("srun", "mpirun", "mpiexec", "orterun"), ("sbatch", "qsub")
+_STARTERS, _SUBMITTERS = ("srun", "mpirun", "mpiexec", "orterun", "horovodrun"), ("sbatch", "qsub")
 _PLACEHOLDER = re.compile(r"\{[a-z_]+\}")
 # Times whose plain numbers are minutes, as Slurm's --time -> the least number that is probably meant as seconds.
 _MINUTES = {"time": 24 * 60, "checkpoint_before": 1, "stall_after": 1}
@@ -345,8 +345,8 @@ def _need_no_starter(key: str, command: Sequence[str], spec: JobSpec, environ: M
         raise SpecError(
             key,
             f"each task would call {name}, which starts the program on all hosts once more, or waits for ever",
-            hint=f"gridtf starts a process for each task by itself: -- {without}; where {name} has to start the "
-            "program, as with MPI, call gridtf_join in a script of your own",
+            hint=f"gridtf starts a process for each task, --workers N of them: -- {without}; as the ranks of an MPI "
+            f"world: --mpi -- {without}",
         )
     script = Path(spec.chdir or ".", rest[0] if name in _SHELLS and rest else program)
     try:

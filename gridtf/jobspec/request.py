@@ -93,6 +93,7 @@ class Request(Value):
         host_non_training_cpus: CPUs of the non-training tasks on the fullest host.
         host_mem: Memory of the fullest host in MiB; None when not specified.
         spare_nodes: Hosts of the job's own partition that are requested in addition, and idle until one is lost.
+        mpi: What starts the ranks of an MPI world: mpirun, or a type of srun's; empty: there is none.
         walltime: Seconds; None: the scheduler's default.
         elements: Elements of the job array that the native options request; empty for a single job.
         options: The scheduler's own options that the user has set, such as ``pe`` and ``slots``, by key.
@@ -114,6 +115,7 @@ class Request(Value):
     host_non_training_cpus: int = 0
     host_mem: int | None = None
     spare_nodes: int = 0
+    mpi: str = ""
     walltime: int | None = None
     elements: tuple[str, ...] = ()
     options: Mapping[str, Any] = {}

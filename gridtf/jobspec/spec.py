@@ -91,6 +91,8 @@ class JobSpec(_Keywords):
             workers, or "first-worker". When it has exited with 0, the others have ``leader_wait`` seconds left. None:
             the chief or master if ``tasks`` has one, in a job with ps the first worker, else none.
         serve: Task types ("ps", "worker") for which gridtf runs a plain TensorFlow server instead of the command.
+        mpi: Whether all tasks are started as the ranks of an MPI world: True, or what starts them, "mpirun", a type of
+            Slurm's ``srun --mpi``, such as "pmix", or "gloo" for Horovod without MPI.
         success_policy: Which exit codes of 0 complete the job: those of "all" tasks that train, or the "chief"'s alone.
         nodes: Number of hosts, or a range such as "2-4". None: as many as the tasks need.
         gpus_per_node: GPUs per host. None: what the tasks of a host need.
@@ -175,6 +177,7 @@ class JobSpec(_Keywords):
     tasks: Mapping[str, Any] = {}
     leader: str | None = None
     serve: Strings = ()
+    mpi: bool | str = False
     success_policy: str = "all"
     nodes: int | str | None = None
     gpus_per_node: int | None = None

@@ -29,7 +29,7 @@ from gridtf.run.rundir import (
     write_record,
     write_text,
 )
-from gridtf.schedulers import answers
+from gridtf.schedulers import answers, mpi
 from gridtf.schedulers.api import JobIdentity, Plan
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fr
         need_walltime(spec)
         scheduler = schedulers.get(name)
         request = scheduler.login.resolve(spec)
+        request = request.replace(mpi=mpi.starter(spec, scheduler, os.environ)[0])
         precheck.check(spec, sources)
     if spec.run_dir:
         run_dir = cwd / spec.run_dir

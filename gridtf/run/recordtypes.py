@@ -157,6 +157,7 @@ _TaskState = {
     "exception?": Raised,
     "quiet?": float,
     "own_folder?": str,
+    "abandoned?": bool,
 }
 # What a host and its tasks use. Memory and sizes are in bytes, rates in bytes a second, CPU time in cores.
 _Gpu = {"use?": float, "memory?": Count, "memory_total?": Count, "power?": float}

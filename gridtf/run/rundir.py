@@ -170,6 +170,7 @@ class Attempt:
         log_times: logtimes.jsonl: when the logs of the tasks had which length.
         logs: A folder with the log of each task.
         agents_log: Output of the agents.
+        mpi: A folder with what mpirun reads, and with what it and its daemons print, for each host.
         listener: listener.json: where the launcher listens, and the secret that its agents share with it.
         stop: stop.json: why the launcher has all agents end their tasks.
         stacks_request: stacks.request.json: a user's request for all stacks, until the launcher sees it.
@@ -191,6 +192,7 @@ class Attempt:
         self.state = self.path / "state"
         self.logs = self.path / "logs"
         self.agents_log = self.path / "agents.log"
+        self.mpi = self.path / "mpi"
         self.listener = self.path / "listener.json"
         self.stop = self.path / "stop.json"
         self.stacks_request = self.path / "stacks.request.json"

@@ -288,7 +288,7 @@ class RankVariables(Value):
 
 
 # Variables by which Open MPI, MPICH, PMI and PMIx pass a process its rank among those started together.
-MPI_PLACE = r"OMPI_COMM_WORLD_|OMPI_MCA_(orte|ess|pmix)_|OMPI_UNIVERSE_SIZE$|PMIX?_|MPI_LOCAL(RANKID|NRANKS)$|MV2_COMM_"
+MPI_PLACE = r"OMPI_(COMM_WORLD_|MCA_(orte|ess|pmix)_|UNIVERSE_SIZE$)|PMIX?_(?!MCA_)|MPI_LOCAL(RANKID|NRANKS)$|MV2_COMM_"
 
 
 class Scheduler(ABC):

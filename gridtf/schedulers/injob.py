@@ -7,6 +7,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from gridtf.host.names import same_host
@@ -110,6 +111,26 @@ class InJob(ABC):
         Raises:
             SchedulerError: When a program that starts agents cannot be run.
         """
+
+    def rank_types(self) -> Sequence[str] | None:
+        """The types of MPI that rank_starter knows at this site; None: only mpirun starts ranks."""
+        return None
+
+    def rank_starter(
+        self, kind: str, hosts: Sequence[str], file: Path, environ: Mapping[str, str]
+    ) -> tuple[list[str], dict[str, str]]:
+        """The scheduler's own command that starts the ranks of an MPI world, where it has one. Pure.
+
+        Args:
+            kind: One of rank_types.
+            hosts: The host of each rank.
+            file: A file with the same, a line each.
+            environ: The environment of the job on the host where the command runs.
+
+        Returns:
+            (the command, to which that of a rank is added; its environment).
+        """
+        raise NotImplementedError
 
     def is_exclusive(self, request: Request) -> bool:
         """Whether a request keeps other users' jobs off the hosts of the job. Pure.

@@ -86,6 +86,7 @@ export GRIDTF_REQUEST='{
   "host_non_training_cpus": 2,
   "host_mem": null,
   "spare_nodes": 0,
+  "mpi": "",
   "walltime": 5400,
   "options": {},
   "native": {},

@@ -35,6 +35,7 @@ export GRIDTF_REQUEST='{
   "host_non_training_cpus": 0,
   "host_mem": null,
   "spare_nodes": 0,
+  "mpi": "",
   "walltime": null,
   "options": {},
   "native": {},

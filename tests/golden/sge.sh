@@ -64,6 +64,7 @@ export GRIDTF_REQUEST='{
   "host_non_training_cpus": 0,
   "host_mem": 32768,
   "spare_nodes": 0,
+  "mpi": "",
   "walltime": 95400,
   "options": {"partition": "gpu.q", "account": "ml", "pe": "mpi", "gpu_resource": "gpu"},
   "native": {"l arch": "lx-amd64"},

@@ -77,6 +77,7 @@ export GRIDTF_REQUEST='{
   "host_non_training_cpus": 0,
   "host_mem": 65536,
   "spare_nodes": 0,
+  "mpi": "",
   "walltime": 93600,
   "options": {"partition": "gpu,long", "account": "ml"},
   "native": {"qos": "high", "comment": "two words"},

@@ -76,6 +76,7 @@ export GRIDTF_REQUEST='{
   "host_non_training_cpus": 2,
   "host_mem": 3072,
   "spare_nodes": 0,
+  "mpi": "",
   "walltime": 1800,
   "options": {"partition": "gpu"},
   "native": {},

@@ -168,7 +168,7 @@ class FakeSystem(System):
     def children(self) -> list[int]:
         return sorted(self.alive)
 
-    def descendants(self) -> list[int]:
+    def descendants(self, pid: int = 0) -> list[int]:
         return sorted(self.alive)
 
     def signal(self, pids: Iterable[int], number: int) -> None:

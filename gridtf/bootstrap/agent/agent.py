@@ -253,6 +253,7 @@ class Agent(Fields):
                 # raises when the signal reaches this agent as well
                 for _ in talk.waiting(_TO_ALL_BUSY if any(task.signal for task in ended) else _TO_ALL):
                     pass
+            changed |= start.world is not None and start.world.look()
             changed |= membership.look(supervisor.tasks.values())
             changed |= supervisor.restart()
             changed |= quiet.look(supervisor.running())

@@ -26,7 +26,9 @@ _OTHER_WAYS = ("/jaxlib/", "/torch/lib/")
 _RANKS = ("/mpi4py/", "/horovod/")
 _MPI = ("/libmpi.so", "/libmpich.so", "/libmpi_")  # Open MPI, Intel; Debian's MPICH; Cray
 # A variable by which mpirun, srun or horovodrun tells a process its rank; a site sets others that begin like these.
-_STARTED = r"(OMPI_COMM_WORLD|PMIX?|MV2_COMM_WORLD|HOROVOD)_RANK="
+_STARTED = r"(OMPI_COMM_WORLD|PMIX?|MV2_COMM_WORLD|HOROVOD|MPI_LOCAL)_?RANK(ID)?="
+# Libraries of MPIs whose ranks another MPI's mpirun cannot start. MPI_LOCALRANKID is of MPICH's and Intel's.
+_OPEN_MPI, _MPICH = "/libmpi.so.40", ("/libmpi.so.12", "/libmpich.so")
 _MOST_PROCESSES = 16  # of a task, that are examined: its program may be a child of a shell
 _SHORTEST, _LONGEST = 0.25, 30.0  # seconds between two looks
 
@@ -39,6 +41,7 @@ class Membership:
         master: The task of rank 0, if it is on this host, and MASTER_PORT; None otherwise.
         system: This host.
         gates: Inodes of the sockets on these ports that belong to the fence.
+        is_world: Whether the tasks are the ranks of an MPI world: an MPI may be loaded long after TensorFlow.
     """
 
     def __init__(
@@ -47,8 +50,10 @@ class Membership:
         master: tuple[str, int] | None,
         system: System,
         gates: Collection[int] = (),
+        *,
+        is_world: bool = False,
     ) -> None:
-        self._gates = gates
+        self._gates, self._is_world = gates, is_world
         self._ports = dict(ports)
         self._master = master
         self._system = system
@@ -84,7 +89,7 @@ class Membership:
             opened |= self._system.connected(ports)
         for task in watched:
             task.tensorflow = self._of(task, opened)
-            if task in ended or task.tensorflow in (JOINED, ELSEWHERE):
+            if task in ended or task.tensorflow == JOINED or (task.tensorflow == ELSEWHERE and not self._is_world):
                 del self._ports[task.name]
         return before != [task.tensorflow for task in watched]
 
@@ -93,7 +98,7 @@ class Membership:
             return JOINED
         if self._master and self._master[0] == task.name and self._master[1] in opened:
             return ELSEWHERE
-        if task.tensorflow == LOADED or task.ended is not None:
+        if (task.tensorflow == LOADED and not self._is_world) or task.ended is not None:
             return task.tensorflow
         files = self._system.mapped_files(task.pid or 0, _MOST_PROCESSES)
 
@@ -102,7 +107,15 @@ class Membership:
 
         if has(_RANKS) or (has(_MPI) and not has(_OTHER_WAYS)):
             variables = self._system.variables(task.pid or 0, _MOST_PROCESSES)
-            return ELSEWHERE if any(re.match(_STARTED, variable) for variable in variables) else ALONE
+            started = {found[1] for variable in variables if (found := re.match(_STARTED, variable))}
+            if not any(variables):
+                return task.tensorflow  # it exits
+            foreign = (has([_OPEN_MPI]) and "MPI_LOCAL" in started) or (has(_MPICH) and "OMPI_COMM_WORLD" in started)
+            if not has(_RANKS[1:]):
+                started -= {"HOROVOD"}
+            elif not has((*_MPI, _RANKS[0])):  # to a Horovod without MPI, mpirun is nothing
+                started &= {"HOROVOD"}
+            return ELSEWHERE if started and not foreign else ALONE
         if _TENSORFLOW not in files:
             return task.tensorflow  # of a process that exits, nothing is seen any more
         return ELSEWHERE if has(_OTHER_WAYS) else LOADED

@@ -27,6 +27,7 @@ from gridtf.schedulers.api import GpuNeed, Scheduler
 
 if TYPE_CHECKING:
     from gridtf.bootstrap.agent.containers import Entrance
+    from gridtf.bootstrap.agent.world import World
     from gridtf.host.gpus import GpuGrant
 
 _GPU_MEMORY = 60.0  # seconds for the driver to free the memory of GPUs that an earlier attempt has used
@@ -45,6 +46,7 @@ class Start:
         system: This host.
 
     Attributes:
+        world: The part of this host in the MPI world; None: there is none.
         fence: The fence round the ports of the tasks; None before there is one.
         gpus: The GPUs of this host; none before they are claimed.
     """
@@ -62,6 +64,7 @@ class Start:
         self._before: set[str] = set()  # files in shared memory before the tasks started
         self._in_use: dict[str, int] = {}  # GPU -> MiB of its memory, before the tasks started
         self.fence: fence.Fence | None = None
+        self.world: World | None = None
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -108,7 +111,7 @@ class Start:
         self._start_tasks(cluster, grant, entrance)
         master = next(((task.name, master_port) for task in mine if task.rank == 0), None)
         joinable = {task.name: self._ports[task.name] for task in environment.members(plan.spec, mine)}
-        return Membership(joinable, master, self._system, self.fence.inodes)
+        return Membership(joinable, master, self._system, self.fence.inodes, is_world=bool(plan.request.mpi))
 
     def leftovers(self, survivors: Sequence[int]) -> list[str]:
         """What the tasks have left behind on this host, one line each.
@@ -123,6 +126,8 @@ class Start:
             found += [f"the port of {name}, {port}" for name, port in self._ports.items() if port in held]
             files = self._system.shared_memory()
             unused = self._system.unused(files.keys() - self._before)
+            if self.world is not None:
+                unused = self._system.remove_of_mpi(unused)
             # no file says which process has made it, and another job of this user may have been here meanwhile
             whose = "of memory, made by this or another job of yours"
             found += [f"{path} ({files[path] >> 20} MiB {whose})" for path in sorted(unused)][:_MOST_FILES]
@@ -228,23 +233,40 @@ class Start:
             processes.need_open_files((1 + FILES) * len(mine) + 1 + fence.FILES)
             logs = {task.name: plan.attempt.task_log(task.type, task.index) for task in mine}
             supervisor.pump = LogPump(logs, limit, self._system)
+        world = self._form_world(base, cluster)
         for task in mine:
+            given = world.get(task.name, {})
             env = environment.task_environment(base, plan, task, cluster, self._shares[task.name], folder, hook)
             argv = environment.command(plan, task, cluster, environment.HOME, package)
             if entrance:
                 argv, env = self._contained(entrance, task, cluster, argv, env)
+            env.update(given)
+            descriptors = [int(given["PMI_FD"])] if "PMI_FD" in given else []
             chosen = plan.spec.task(task.type).on_failure is not None
             program = Program(
                 argv=argv,
                 env=env,
                 cwd=plan.cwd,
                 log=plan.attempt.task_log(task.type, task.index),
-                keep=grant.descriptors,  # it holds the locks on its GPUs even when the agent is killed
+                # it holds the locks on its GPUs even when the agent is killed
+                keep=(*grant.descriptors, *descriptors),
                 ignored=self._conversation.ignored,
                 in_place=InPlace(plan.spec.in_place(task.type), self._ports[task.name], by_signal_only=not chosen),
             )
             supervisor.start(task.name, program)
+            for descriptor in descriptors:
+                os.close(descriptor)
         self._conversation.report(now=True)
+
+    def _form_world(self, environ: Mapping[str, str], cluster: Rendezvous) -> Mapping[str, Mapping[str, str]]:
+        """Wait for the ranks of this host. Returns task -> the variables that MPI gives it; nothing without MPI."""
+        if not self._plan.request.mpi:
+            return {}
+        from gridtf.bootstrap.agent.world import World
+
+        about = self._state, self._conversation, self._system
+        self.world = World(self._plan, self._scheduler, environ, cluster, *about)
+        return self.world.form()
 
     def _package(self, mine: Sequence[PlacedTask]) -> Path:
         """The folder from which tasks that run gridtf import it."""

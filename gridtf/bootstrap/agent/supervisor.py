@@ -82,6 +82,7 @@ class TaskProcess(Fields):
         progress: How far it has come, as it last reported; None before.
         exception: What the hook has noted of an exception that ends its program; None before.
         quiet: Since when it has done nothing, as in quiet.py; None: it does something.
+        abandoned: Whether it is a rank of MPI that has ended after what had started it was gone.
         program: What it runs; None before it was started.
         printed: Returns how many bytes its log has received; None: it writes its log itself.
     """
@@ -101,6 +102,7 @@ class TaskProcess(Fields):
     progress: Record | None = None
     exception: Record | None = None
     quiet: float | None = None
+    abandoned: bool = False
     program: Program | None = None
     printed: Callable[[], int] | None = None
 
@@ -123,6 +125,7 @@ class TaskProcess(Fields):
             "exception": self.exception,
             "quiet": self.quiet,
             "own_folder": self.own_folder,
+            "abandoned": self.abandoned,
         }
         return {**record, **{name: value for name, value in more.items() if value}}
 
@@ -139,6 +142,8 @@ class Supervisor:
         folder: The folder in which the hook notes exceptions of tasks; None where there is none.
         pump: What writes the logs of the tasks, to be set before they start; None: they write them themselves.
         spared: Processes of gridtf itself that are no survivors of a tear-down: a driver may block them for ever.
+        abandoned: Whether something that all tasks need has ended: those that fail from now on are abandoned.
+        others: Further children -> their exit code, as of reap; None while they run.
         gates: Inodes of sockets that listen on ports of tasks, and belong to no task.
     """
 
@@ -151,6 +156,8 @@ class Supervisor:
         self.pump: LogPump | None = None
         self.spared: Collection[int] = ()
         self.gates: Collection[int] = ()
+        self.others: dict[int, int | None] = {}
+        self.abandoned = False
 
     def start(self, name: str, program: Program) -> None:
         """Start one task in a session of its own, with its own log; it dies with this process.
@@ -185,7 +192,7 @@ class Supervisor:
                 )
                 task.state = TaskState.RUNNING
             except OSError as error:
-                task.error = _explain(error, argv[0], cwd, env)
+                task.error = explain(error, argv[0], cwd, env)
                 task.exit = 127 if isinstance(error, FileNotFoundError) else 126
                 task.state, task.ended = TaskState.FAILED, self._system.time()
                 output.write(f"gridtf: {task.error}\n".encode())
@@ -198,6 +205,7 @@ class Supervisor:
             Whether the state of a task has changed.
         """
         ended, now = self._system.reap(), self._system.time()
+        self.others.update({pid: code for pid, code in ended.items() if pid in self.others})
         changed = False
         for task in self.tasks.values():
             if task.state != TaskState.RUNNING or task.pid not in ended:
@@ -211,6 +219,7 @@ class Supervisor:
             # a shell exits with 137 when SIGKILL has ended its program
             task.oom = code in (-signal.SIGKILL, 128 + signal.SIGKILL) and self._new_oom_kill()
             task.state = TaskState.STOPPED if self._stopping else of_exit(code)
+            task.abandoned = self.abandoned
             may_heal = code < 0 if task.in_place.by_signal_only else code not in NOT_RUN
             if task.state == TaskState.FAILED and may_heal and task.restarts < task.in_place.most:
                 task.state = TaskState.PENDING
@@ -303,8 +312,12 @@ class Supervisor:
         self._stop_restarting()
         if self.pump:
             self.pump.finish()
+        running = [pid for pid, code in self.others.items() if code is None]
+        apart = frozenset(pid for one in running for pid in (one, *self._system.descendants(one)))
+        # while ranks save, what has started them must not notice an end, even on another host: it would end them
+        self._system.signal(apart, signal.SIGSTOP)
         self._signal_everything(signal.SIGTERM)
-        if not self._gone_within(grace, beat):
+        if not self._gone_within(grace, beat, apart) or apart:
             deadline = self._system.monotonic() + _KILL_LIMIT
             while self._system.monotonic() < deadline:
                 self._signal_everything(signal.SIGKILL)
@@ -334,12 +347,12 @@ class Supervisor:
         """These processes but the one that writes the logs, which ends when no task can print any more."""
         return [pid for pid in pids if self.pump is None or pid != self.pump.pid]
 
-    def _gone_within(self, seconds: float, beat: Callable[[], None]) -> bool:
+    def _gone_within(self, seconds: float, beat: Callable[[], None], apart: frozenset[int] = frozenset()) -> bool:
         deadline = self._system.monotonic() + seconds
         pause = 0.005
         while True:
             self.collect()
-            if self._system.childless():
+            if self._system.childless() or (apart and apart.issuperset(self._tasks_of(self._system.children()))):
                 return True
             remaining = deadline - self._system.monotonic()
             if remaining <= 0:
@@ -364,7 +377,7 @@ def _first_line(path: Path) -> str:
         return ""
 
 
-def _explain(error: OSError, program: str, cwd: Path, env: Mapping[str, str]) -> str:
+def explain(error: OSError, program: str, cwd: Path, env: Mapping[str, str]) -> str:
     """Why a program could not be started, in one line."""
     if not files.exists(cwd):
         return f"the working folder {cwd} does not exist on this host"

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from gridtf.bootstrap.plan.placement import PlacedTask
     from gridtf.run.rundir import Record
 
-# Parts of messages by which TensorFlow, and gRPC in it, tell that another task cannot be reached any more.
+# Parts of messages by which TensorFlow, gRPC in it and Horovod tell that another task cannot be reached any more.
 _CONSEQUENCES = re.compile(
     "Socket closed"
-    "|[Cc]onnection reset by peer"
+    "|[Cc]onnection (reset|closed) by peer"
+    "|Horovod has been shut down"
     "|failed to connect to all addresses"
     "|Collective ops is aborted"
     "|Failed to send RPC to coordination service"
@@ -145,5 +146,7 @@ def _first_done(tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> P
 
 
 def _is_victim(record: Record, text: str) -> bool:
+    if record.get("abandoned") and not raised(record):
+        return True
     by_itself = raised(record) or record.get("signal") in _OWN_SIGNALS
     return bool(by_itself) and is_consequence(text)

@@ -46,9 +46,8 @@ class Separate(Value):
         """What to do about it."""
         if self.ranks:
             return (
-                "MPI and Horovod have to be started by mpirun or srun: do it in a job script of your own, where each "
-                "process calls gridtf_join; or communicate by RANK and WORLD_SIZE; if they need not, say so: "
-                "--env TF_CONFIG="
+                "add --mpi: then mpirun starts the tasks as the ranks of one world; or communicate by RANK and "
+                "WORLD_SIZE; if they need not, say so: --env TF_CONFIG="
             )
         return (
             "none opened its port for TensorFlow: give the strategy gridtf.training.ClusterResolver(), or average with "
@@ -73,6 +72,28 @@ def separate(tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> Sepa
         return None
     types = {task.type for task in training}
     return Separate(counted(len(training), types.pop() if len(types) == 1 else "task"), ranks=ALONE in seen)
+
+
+def no_world(starter: str, records: Mapping[str, Record]) -> Verdict | None:
+    """The verdict on the ranks of an MPI world that are none to the MPI that their program has loaded. Pure.
+
+    Args:
+        starter: What has started them.
+        records: Task name -> its record.
+
+    Returns:
+        None where there is none.
+    """
+    alone = [name for name, record in records.items() if record.get("tensorflow") == ALONE]
+    if not alone:
+        return None
+    return Verdict(
+        JobState.FAILED,
+        f"{some(alone)} {'is' if len(alone) == 1 else 'are'} rank 0 of 1 to the MPI, or the Horovod, of the program",
+        why=f"{starter} is not what that needs",
+        hint="the mpirun of the program's MPI has to come first on PATH, with --mpi; a Horovod without MPI needs "
+        "--mpi=gloo: `gridtf doctor` shows both",
+    )
 
 
 class Absent(Value):

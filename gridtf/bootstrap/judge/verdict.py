@@ -90,6 +90,10 @@ _HINTS = (
         "TensorBoard is not installed",
         "tf.summary needs the package tensorboard, which TensorFlow does not install: pip install tensorboard",
     ),
+    (
+        "unsupported PMI version",
+        "the mpirun of the program's MPI has to come first on PATH: `gridtf doctor` shows both",
+    ),
     ("CUDA_ERROR_NO_DEVICE", "TensorFlow sees no GPU: check CUDA_VISIBLE_DEVICES and the driver on that host"),
 )
 # Lines that TensorFlow logs while a program ends.
@@ -100,6 +104,13 @@ _SIGNAL_HINTS = {
     "SIGBUS": "it crashed in native code, often because /dev/shm or a mapped file's disk is full",
     "SIGILL": "it uses instructions that this host's CPU does not have: was it built for another machine?",
 }
+FATAL = r"\bAbort\(-?\d+\) on node"  # what MPICH and Intel MPI print, with the reason
+# What says most of what mpirun prints: Open MPI's, MPICH's and Intel's.
+_TELLING = re.compile(
+    "MPI_ABORT was invoked|exiting improperly|exited on signal|error occurred|[Uu]nable to|[Ii]nvalid"
+    "|EXIT (CODE|STRING)"
+)
+_MOST_OF_MPIRUN = 1 << 16  # characters
 _MEMORY_HINT = "the kernel's out-of-memory killer ended it: request more memory (--mem), or use less"
 
 
@@ -210,6 +221,10 @@ def of_task(task: PlacedTask, record: Record, attempt: Attempt, also: str = "") 
         how = f"{how}, after {counted(record['restarts'], 'restart')}"
     if record.get("oom"):
         how, hint = f"{how} (out of memory)", _MEMORY_HINT
+    if record.get("abandoned"):
+        how = f"{how}, when mpirun had ended"
+    if (fatal := next((line for line in tail if re.search(FATAL, line)), "")) and not noted:
+        how, hint = fatal.strip(), ""
     output = str(error) if error else "\n".join([*tail, noted["message"] if noted else ""])
     hint = next((advice for piece, advice in _HINTS if piece in output), hint)
     if said := _own_error(tail):
@@ -221,6 +236,23 @@ def of_task(task: PlacedTask, record: Record, attempt: Attempt, also: str = "") 
     return Verdict(state, f"{task.name} on {task.host}: {how}", also, hint, cause)
 
 
+def of_mpirun(log: Path, *, first: bool = True) -> str:
+    """The line of the output of an mpirun that says most; empty where there is none.
+
+    Args:
+        log: Its output.
+        first: Whether the first line will do.
+    """
+    refresh(log)
+    try:
+        text = log.read_text(errors="replace")[:_MOST_OF_MPIRUN]
+    except OSError:
+        return ""
+    lines = [line.strip() for line in text.splitlines() if line.strip("-=*| \t")]
+    found = next((line for line in lines if _TELLING.search(line)), lines[0] if lines and first else "")
+    return plain(found)[:_MOST_SHOWN]
+
+
 def of_other(cause: Cause, records: TaskRecords, attempt: Attempt, also: str = "") -> Verdict:
     """The verdict where the first cause is a task that has not failed itself: it has left the others, or its host has.
 
@@ -230,14 +262,13 @@ def of_other(cause: Cause, records: TaskRecords, attempt: Attempt, also: str = "
         attempt: The attempt, which has the logs.
         also: As for of_task.
     """
-    assert cause.victim is not None
     task, victim = cause.task, cause.victim
     reason, hint = {
         blame.EXITED: (f"{task.name} on {task.host} exited with 0 while others trained", _TOGETHER),
         blame.SILENT: (f"{task.name} on {task.host} did not respond any more", _SILENT),
         blame.LOST: (f"lost contact with host {task.host}, where {task.name} ran", _LOST),
     }[cause.how]
-    said = of_task(victim, records[victim.name], attempt).reason
+    said = of_task(victim, records[victim.name], attempt).reason if victim else ""
     log = attempt.task_log(task.type, task.index)
     record = records.get(task.name, {})
     about = {"task": task.name, "host": task.host, "exit": record.get("exit"), "signal": record.get("signal")}

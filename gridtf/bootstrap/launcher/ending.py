@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gridtf.bootstrap.agent import local_dir
 from gridtf.bootstrap.judge import verdict
-from gridtf.bootstrap.judge.blame import FAILED, LOST
+from gridtf.bootstrap.judge.blame import FAILED, LOST, Cause
 from gridtf.bootstrap.judge.verdict import Verdict
 from gridtf.bootstrap.launcher.contact import Contact, TerminatedBySignal
 from gridtf.bootstrap.launcher.hosts import AgentEndedError, HostMonitor, LauncherSilentError
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from gridtf.bootstrap.plan.placement import PlacedTask
 
 AGENT_MARGIN = 12.0  # seconds, in addition to kill_grace, for agents that tear their tasks down
+_LAST_WORDS = 1.0  # seconds for mpirun to end for what a rank has told it, and to say so
+_MPIRUN_LIMIT = 4.0  # seconds for mpirun to end when it has ended ranks
 _AGENT_ALONE = 2.0  # seconds for agents without tasks
 
 
@@ -68,6 +70,7 @@ class Ending:
         """
         state = end.state if end else JobState.FAILED
         self._begun = self._system.time()
+        self._hear_of_mpirun()
         self._hosts.listener.send_all(messages.STOP, {"state": state})  # before logs are read: their folder may hang
         self._tell_until_it_is_final(end or self._of_tasks())
         self._end_processes()
@@ -83,6 +86,18 @@ class Ending:
             return self._of_error(cleaned).noting(self._earlier_start())
         also = also or verdict.saved_before(self.tasks, self._hosts.reports.tasks)
         return self._of_tasks(end, also, lost) or self._of_hosts()
+
+    def _hear_of_mpirun(self) -> None:
+        """Where ranks have failed because mpirun has ended, or without a word, wait until its host says why."""
+        reports, begin = self._hosts.reports, self._system.monotonic()
+        while self._job.request.mpi and not reports.gone:
+            silent = [record for record in reports.tasks.values() if record.get("exit") and not record.get("exception")]
+            limit = _MPIRUN_LIMIT if any(record.get("abandoned") for record in silent) else _LAST_WORDS
+            if not silent or self._system.monotonic() - begin > limit:
+                return
+            self._system.wait(0.1)
+            self._contact.tell_alive()
+            self._read_if_possible()
 
     def look_after_parent(self) -> None:
         """Find out whether the process is still there that would report the end of this job to the scheduler."""
@@ -166,11 +181,21 @@ class Ending:
         """
         records, attempt = self._hosts.reports.by_one_clock(), self._reporter.attempt
         cause = verdict.first_cause(self.tasks, records, attempt, self._begun, lost)
-        if cause is None:
-            return end
+        if cause is None or records[cause.task.name].get("abandoned"):
+            # mpirun, which ends all ranks, has ended by itself, or because it has lost a host
+            gone = next((task for task in self.tasks if task.host in lost), None) if self._job.request.mpi else None
+            if gone is not None:
+                cause = Cause(gone, LOST, cause.task if cause else None)
+            elif cause is None or end:
+                return end
+            elif self._hosts.reports.gone:
+                return self._of_hosts()
         if cause.how == LOST and len(lost) == 1:
             also = ""  # this is the reason itself
         also = "; ".join(filter(None, (end.reason if end else also, *self.noticed)))
+        if self._job.request.mpi:
+            says = verdict.of_mpirun(attempt.mpi / f"{self.tasks[0].host}.log", first=False)
+            also = "; ".join(filter(None, (also, f"mpirun says: {says}" if says else "")))
         if cause.how == FAILED:
             return verdict.of_task(cause.task, records[cause.task.name], attempt, also)
         return verdict.of_other(cause, records, attempt, also)

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from gridtf.bootstrap.judge import verdict
+from gridtf.bootstrap.launcher.remote import Remote
 from gridtf.bootstrap.launcher.reports import Reports
 from gridtf.bootstrap.system import System
+from gridtf.bootstrap.wire import messages
 from gridtf.bootstrap.wire.heartbeat import Watch, interval
 from gridtf.bootstrap.wire.stream import RECONNECT_LIMIT, Listener
 from gridtf.errors import CleanedUpError, GridtfError, HostLostError, TerminatedError
@@ -67,6 +69,7 @@ class HostMonitor(Fields):
     def __post_init__(self) -> None:
         self.reports = Reports(self.system)
         self._watches: dict[str, Watch] = {}
+        self._remote = Remote(self.listener)
 
     @property
     def met(self) -> bool:
@@ -86,6 +89,8 @@ class HostMonitor(Fields):
         for host, kind, content in self.listener.receive():
             if host in self._watches:
                 self._watches[host].heard()
+            if kind == messages.REMOTE:
+                self._remote.take(host, content, self.hosts)
             self.reports.take(host, kind, content)
 
     def check(self) -> None:

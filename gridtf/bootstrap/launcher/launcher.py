@@ -465,6 +465,12 @@ class Launcher(Fields):
             self.hosts.check()
             self._pause(_RENDEZVOUS_STEP)
         self.listener.send_all(messages.RENDEZVOUS, cluster.to_record())
+        if self.job.request.mpi:
+            from gridtf.schedulers.mpi import GLOO
+
+            ranks = [task.host for task in sorted(self.ending.tasks, key=lambda task: task.rank or 0)]
+            for host in dict.fromkeys(ranks) if self.job.request.mpi == GLOO else ranks[:1]:
+                self.listener.send(host, messages.WORLD, {"hosts": ranks})
 
 
 def _preload() -> None:

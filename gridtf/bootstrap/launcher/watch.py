@@ -17,8 +17,11 @@ from gridtf.bootstrap.plan.placement import PlacedTask
 from gridtf.bootstrap.system import System
 from gridtf.jobspec.tasktypes import DATA_WORKER
 from gridtf.run.rundir import listdir
+from gridtf.schedulers import mpi
 from gridtf.states import JobState
 from gridtf.text import some
+
+_ABORTED_LIMIT = 2.0  # seconds for mpirun to say that a rank has called MPI_Abort
 
 
 class Watch:
@@ -54,6 +57,7 @@ class Watch:
         self._stalls = stalls.Stalls(job, tasks, hosts, reporter.nonce, reporter.recorder)
         self._begun = system.monotonic()
         self._silent = False  # that the tasks do nothing is an event already
+        self._aborted = 0.0  # since when all ranks have ended, some of them by mpirun
         self._own_folder = ""  # whose checkpoints a host alone sees
         self._separate: str | None = None  # that the tasks train separately; None: not looked at since the last news
         self._warned = False  # of that
@@ -77,6 +81,9 @@ class Watch:
                 now = verdict.decide(self._tasks, self._hosts.reports.tasks, self._policy, leader=self._job.spec.leader)
                 self._separate = None
                 self._look_for_own_folders()
+                starter = mpi.named(self._job.request.mpi)
+                if starter and (apart := together.no_world(starter, self._hosts.reports.tasks)):
+                    return apart
             stalled = self._look_for_stall(waits=bool(now.ended or now.awaited))
             if now.cause is not None:
                 return None
@@ -88,10 +95,12 @@ class Watch:
             if stalled and self._job.spec.on_stall in ("end", "restart"):
                 self.stalled = True
                 return Verdict(JobState.FAILED, stalled, hint=stalls.HINT)
-            if now.ended and (not now.lingering or self._evaluators.over()):
+            if now.ended and self._may_be_aborted():
+                self._hosts.check()
+            elif now.ended and (not now.lingering or self._evaluators.over()):
                 of = self._tasks, self._hosts.reports.tasks, self._policy, self._job.spec
                 return verdict.of_success(*of, distributed=self._distributed())
-            if now.ended:
+            elif now.ended:
                 lingering = f"training has ended; waiting for {some(now.lingering)} {self._evaluators}"
                 self._reporter.report("running", lingering)
             else:
@@ -99,6 +108,14 @@ class Watch:
                 self._report(now, stalled)
             self._contact.pause(self._contact.longest)
             self._job.system.sleep(news_interval(len(self._hosts.hosts)))
+
+    def _may_be_aborted(self) -> bool:
+        """Whether mpirun, which has ended ranks that have exited with 0, may still say why: a script may go on when the
+        program in it has called MPI_Abort."""
+        if not any(record.get("abandoned") for record in self._hosts.reports.tasks.values()):
+            return False
+        self._aborted = self._aborted or self._job.system.monotonic()
+        return self._job.system.monotonic() - self._aborted < _ABORTED_LIMIT
 
     def end(self) -> None:
         """End the process that looks for requests of users."""

@@ -18,7 +18,7 @@ from gridtf.errors import GridtfError
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Record
 
-FORMAT = 4  # of all of this; changes with every change that another version of gridtf would not understand
+FORMAT = 5  # of all of this; changes with every change that another version of gridtf would not understand
 
 # The kinds of messages. From the launcher:
 CHALLENGE = "challenge"  # the first one: prove who you are
@@ -26,6 +26,7 @@ WELCOME = "welcome"  # the launcher's own proof
 ENVIRONMENT = "environment"  # of the job script, for an agent that has not inherited it
 PLAN = "plan"  # the part of plan.json that concerns this host
 RENDEZVOUS = "rendezvous"  # what rendezvous.json has
+WORLD = "world"  # the hosts of all ranks of an MPI world: start them, if the first one is here
 LAUNCHER = "launcher"  # which process the launcher is, and whether a checkpoint was requested
 STOP = "stop"  # end the tasks
 DUMP = "dump"  # send the stacks of all processes
@@ -38,6 +39,7 @@ RANK = "rank"  # from a rank of gridtf_join, to rank 0: its address, port and GP
 STACKS = "stacks"  # the answer to DUMP
 SAMPLE = "sample"  # what the host and its tasks use, and when logs have grown
 # From both:
+REMOTE = "remote"  # commands of mpirun for other hosts, and how such commands have ended: all so far
 ERROR = "error"  # among ranks of gridtf_join: why this one cannot join
 ALIVE = "alive"  # nothing has changed
 
@@ -52,6 +54,7 @@ _Launcher = {
     "checkpoint?": bool,
 }
 _Hello = {"format": int, "host": str, "environment": bool, "challenge": _Hex, "proof": _Hex}
+_Remote = {"commands": {str: [str]}, "codes": {str: int}}  # number -> (host, command); number -> exit code
 FROM_LAUNCHER: Mapping[str, Any] = MappingProxyType(
     {
         CHALLENGE: {"challenge": _Hex},
@@ -59,6 +62,8 @@ FROM_LAUNCHER: Mapping[str, Any] = MappingProxyType(
         ENVIRONMENT: recordtypes.Environment,
         PLAN: recordtypes.Plan,
         RENDEZVOUS: recordtypes.Rendezvous,
+        WORLD: {"hosts": [str]},
+        REMOTE: _Remote,
         LAUNCHER: _Launcher,
         STOP: recordtypes.Stop,
         DUMP: {"id": recordtypes.Hex},
@@ -71,6 +76,7 @@ FROM_AGENT: Mapping[str, Any] = MappingProxyType(
         HELLO: _Hello,
         HOST: recordtypes.HostRecord,
         STATE: recordtypes.HostState,
+        REMOTE: _Remote,
         GONE: recordtypes.Gone,
         STACKS: {"id": recordtypes.Hex, "tasks": {str: recordtypes.Shown}},
         SAMPLE: {"sample?": recordtypes.Sample, "logs": {str: [[float]]}},

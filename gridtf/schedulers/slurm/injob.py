@@ -7,6 +7,7 @@ import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 from gridtf.errors import CleanedUpError, GridtfError, PlacementError, SchedulerError, TerminatedError
 from gridtf.host.processes import signal_name
@@ -336,6 +337,11 @@ def _gpus_of_nodes(job_id: str) -> Mapping[str, int]:
     return parse_node_gpus(answer.out, job_id)
 
 
+def parse_rank_types(text: str) -> list[str]:
+    """The types of MPI that ``srun --mpi=list`` prints, each on a line of its own after a heading, but for none."""
+    return re.findall(r"(?m)^(?:srun:)?\s+(?!none\b)(\w+)\s*$", text)
+
+
 class SlurmInJob(InJob):
     """Reads the allocation of a job of Slurm's, and starts its agents."""
 
@@ -373,6 +379,20 @@ class SlurmInJob(InJob):
         argv = srun_command(allocation.hosts, call, environ)
         parse_end = partial(parse_failure, restarts=whole(environ.get("SLURM_RESTART_COUNT", "")) or 0)
         return [StartedAgents(argv, srun_environment(environ), call.log, parse_end)]
+
+    def rank_types(self) -> Sequence[str]:
+        answer = slurm.run(["srun", "--mpi=list"], limit=slurm.query_limit)
+        return parse_rank_types(answer.text)
+
+    def rank_starter(
+        self, kind: str, hosts: Sequence[str], file: Path, environ: Mapping[str, str]
+    ) -> tuple[list[str], dict[str, str]]:
+        sizes = f"--nodes={len(set(hosts))} --ntasks={len(hosts)} --distribution=arbitrary"  # as SLURM_HOSTFILE says
+        # the agents' step has all resources, and the tasks stay in it
+        shared = "--overlap --overcommit --gres=none --mem=0 --cpu-bind=none"
+        whole = "--export=ALL --wait=0 --kill-on-bad-exit=0 --no-kill --job-name=gridtf-mpi"
+        argv = ["srun", f"--mpi={kind}", *f"{sizes} {shared} {whole}".split()]
+        return argv, {**srun_environment(environ), "SLURM_HOSTFILE": str(file)}
 
     def is_exclusive(self, request: Request) -> bool:
         return request.native.get("exclusive") in ("", "user", "topo")  # =mcs shares them with a group of users

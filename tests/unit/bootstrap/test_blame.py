@@ -230,6 +230,13 @@ def test_exception_counts_more_than_what_else_is_in_the_log(attempt: Attempt) ->
     assert first_cause(WORKERS, records, attempt) == Cause(W0, FAILED)
 
 
+def test_rank_that_mpirun_has_left_alone_is_no_cause() -> None:
+    records = {"worker:0": failed(3.0, code=195, abandoned=True), "worker:1": failed(4.0, code=3)}
+    texts = {"worker:0": "", "worker:1": ""}
+    assert find(WORKERS, (W0, W1), records, texts) == Cause(W1, FAILED)
+    assert find(WORKERS, (W0,), records, texts) == Cause(W0, FAILED)
+
+
 @pytest.mark.parametrize(
     ("how", "state", "reason", "hint"),
     [

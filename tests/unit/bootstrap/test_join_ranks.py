@@ -79,6 +79,12 @@ def test_invalid_rank_and_size_are_refused(rank: str, size: str) -> None:
         member_of({"RANK": rank, "WORLD_SIZE": size, "GRIDTF_JOB_ID": "x"}, schedulers.get("local"))
 
 
+def test_ranks_that_join_are_started_by_others() -> None:
+    with pytest.raises(UsageError, match="gridtf_join starts no ranks") as caught:
+        assign_ranks(job(mpi=True), 2)
+    assert "--no-mpi" in caught.value.hint
+
+
 def test_assign_ranks_returns_tasks_in_rank_order() -> None:
     tasks = assign_ranks(job(tasks={"master": {}, "ps": {"count": 2}, "evaluator": {}}, gpus_per_task=2), 6)
     assert [(task.name, task.rank) for task in tasks] == [

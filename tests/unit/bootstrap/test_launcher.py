@@ -138,7 +138,7 @@ class Attempt:
         self.system = FakeSystem()
         self.cluster = FakeCluster(hosts)
         self.spec = job(**{"tasks": {"worker": {"count": len(hosts)}}, "kill_grace": 1.0, **spec})
-        request = resolved(self.spec)
+        request = resolved(self.spec).replace(mpi=self.spec.mpi or "")
         of = (self._listener_of, self._recorder_of)
         launched = LaunchedJob(self.run, self.spec, request, self.cluster.scheduler, "4711", self.system)
         self.launcher = Launcher(launched, *of)
@@ -426,6 +426,37 @@ def test_member_on_a_host_that_is_silent_is_the_cause(tmp_path: Path) -> None:
     _, verdict = attempt.launch()
     assert verdict["state"] == "NODE_FAIL"
     assert verdict["reason"].startswith("lost contact with host h1, where worker:1 ran (worker:0 on h0: ValueError: ")
+
+
+MPIRUN_GONE = {"what": "mpirun, which the ranks need, ended with exit code 255", "why": "", "hint": ""}
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("abandoned", [False, True])
+@pytest.mark.parametrize("told", [False, True])
+def test_what_mpirun_has_lost_is_the_cause_and_not_what_it_has_ended(
+    tmp_path: Path, lost: bool, abandoned: bool, told: bool
+) -> None:
+    """mpirun ends when it has lost a host, and the ranks end with it."""
+    attempt = Attempt(tmp_path, ("h0", "h1", "h2"), heartbeat_timeout=10, mpi="mpirun")
+    if lost:
+        attempt.at(4, lambda: attempt.quiet.add("h2"))
+    if told:
+        attempt.at(5, lambda: attempt.more.update(h0={"gone": MPIRUN_GONE}))
+    if abandoned or not told:
+        more = {"abandoned": True} if abandoned else {}
+        attempt.task("h1", "worker:1", "FAILED", 5, exit=195, **more)
+    else:
+        attempt.task("h1", "worker:1", "STOPPED", 5)
+    for number in (0, 2):
+        attempt.task(f"h{number}", f"worker:{number}", "STOPPED", 5)
+    _, verdict = attempt.launch()
+    state, reason = "FAILED", "worker:1 on h1: exit code 195"
+    if lost and (abandoned or told):
+        state, reason = "NODE_FAIL", "lost contact with host h2, where worker:2 ran"
+    elif told:
+        reason = MPIRUN_GONE["what"]
+    assert (verdict["state"], verdict["reason"][: len(reason)]) == (state, reason)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])

@@ -104,6 +104,14 @@ def loaded(*libraries: str) -> str:
         ((MPI4PY,), ["HOME=/", "PMI_RANK=1"], ELSEWHERE),  # of a mpirun in the task
         ((LIBMPI,), ["OMPI_COMM_WORLD_RANK=0"], ELSEWHERE),
         ((HOROVOD,), ["HOROVOD_RANK=1"], ELSEWHERE),
+        ((HOROVOD,), ["OMPI_COMM_WORLD_RANK=1"], ALONE),  # built without MPI
+        ((HOROVOD, "/usr/lib/libmpi.so.40"), ["OMPI_COMM_WORLD_RANK=1"], ELSEWHERE),
+        ((MPI4PY, "/usr/lib/libmpi.so.40"), ["HOROVOD_RANK=1"], ALONE),
+        ((LIBMPI,), ["PMI_RANK=1", "MPI_LOCALRANKID=0"], ALONE),  # of the mpirun of MPICH
+        ((LIBMPI,), ["PMI_RANK=1"], ELSEWHERE),  # of srun --mpi=pmi2
+        ((LIBMPI,), ["PMI_RANK=1", "PMIX_RANK=1"], ELSEWHERE),  # of srun --mpi=pmix
+        (("/opt/lib/libmpi.so.12",), ["PMI_RANK=1"], ELSEWHERE),
+        (("/opt/lib/libmpi.so.12",), ["PMIX_RANK=1", "OMPI_COMM_WORLD_RANK=1"], ALONE),  # of the mpirun of Open MPI
     ],
 )
 def test_libraries_and_their_starter_show_how_a_task_communicates(
@@ -111,7 +119,7 @@ def test_libraries_and_their_starter_show_how_a_task_communicates(
 ) -> None:
     host = Host()
     host.system.files[10] = TENSORFLOW + loaded(*libraries)
-    host.system.started_with[10] = variables
+    host.system.started_with[10] = ["PATH=/bin", *variables]
     assert host.look()
     assert host.seen == [seen, "", ""]
 
@@ -119,7 +127,10 @@ def test_libraries_and_their_starter_show_how_a_task_communicates(
 def test_mpi_is_seen_without_tensorflow_until_the_task_is_seen_to_join() -> None:
     host = Host()
     host.system.files.update({10: loaded(MPI4PY), 11: loaded(TORCH)})
-    assert host.look()
+    host.system.started_with[10] = [""]
+    assert not host.look()  # one without an environment exits
+    host.system.started_with[10] = ["PATH=/bin"]
+    assert host.look(1)
     assert host.seen == [ALONE, "", ""]
     host.system.files.clear()
     assert not host.look(1)
@@ -162,7 +173,7 @@ def test_tasks_that_are_each_a_world_of_mpi_or_horovod_are_told_what_starts_one(
     assert found is not None
     assert found.running == "2 workers have loaded MPI or Horovod, to which each of them is rank 0 of 1"
     assert found.ended == "2 workers trained separately: to MPI or Horovod, each was rank 0 of 1"
-    assert "gridtf_join" in found.hint
+    assert "add --mpi" in found.hint
     assert separate(WORKERS, records(LOADED, ALONE)) == found
     assert separate(WORKERS, records(ALONE, JOINED)) is None
 
@@ -233,3 +244,15 @@ def test_member_that_kept_the_others_waiting_is_in_the_verdict_on_a_timeout_inst
     assert late.hint == Absent(("ps:0",)).hint
     done = end.replace(state=JobState.COMPLETED)
     assert noted(done, WORKERS, WORKERS[:3], seen) == done
+
+
+def test_mpi_that_is_loaded_after_tensorflow_is_seen_in_a_world() -> None:
+    host = Host()
+    host.membership = Membership({"worker:0": 2000}, None, host.system, is_world=True)
+    host.system.files[10] = TENSORFLOW + loaded("/site-packages/jaxlib/xla.so")  # which Keras loads
+    assert host.look()
+    assert host.seen[0] == ELSEWHERE
+    host.system.files[10] = TENSORFLOW + loaded(HOROVOD)
+    host.system.started_with[10] = ["OMPI_COMM_WORLD_RANK=1"]
+    assert host.look(30)
+    assert host.seen[0] == ALONE

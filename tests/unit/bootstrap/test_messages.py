@@ -30,12 +30,15 @@ RANK: Record = {
     "step_gpus": 1,
     "master_port": 4712,
 }
-BOTH = (messages.ALIVE, messages.ERROR)
+REMOTE: Record = {"commands": {"0": ["n2", 'PATH=/opt/bin; orted "a b"']}, "codes": {"1": 127}}
+BOTH = (messages.ALIVE, messages.ERROR, messages.REMOTE)
 LAUNCHER_SAYS: dict[str, Record] = {
     messages.CHALLENGE: {"challenge": HEX},
     messages.WELCOME: {"proof": HEX},
     messages.ENVIRONMENT: {"environ": {"PATH": "/bin", "ODD": "a\nb\udcff"}},
     messages.RENDEZVOUS: {"text": '{"worker": ["n1:1"]}', "master_addr": "n1", "master_port": 2, "outside": {}},
+    messages.WORLD: {"hosts": ["n1", "n1", "n2"]},
+    messages.REMOTE: REMOTE,
     messages.LAUNCHER: WHO,
     messages.DUMP: {"id": HEX[:16]},
     messages.STOP: {"state": "FAILED", "reason": "Ü", "task": None},
@@ -45,6 +48,7 @@ LAUNCHER_SAYS: dict[str, Record] = {
 AGENT_SAYS: dict[str, Record] = {
     messages.HELLO: HELLO,
     messages.HOST: {"host": "n1", "address": "n1", "ports": {"worker:0": 4711}, "master_port": 4712},
+    messages.REMOTE: REMOTE,
     messages.STATE: {"tasks": {"worker:0": {"state": "RUNNING", "exit": None}}, "over": False},
     messages.STACKS: {
         "id": HEX[:16],

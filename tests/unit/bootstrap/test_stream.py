@@ -388,7 +388,11 @@ def test_another_version_of_gridtf_is_refused_with_both_formats(ends: Ends) -> N
         (b"GET / HTTP/1.1\r\n\r\n", False, "sent a message of 1195725856 bytes, where at most 1024 are allowed"),
         (b"\0\0\0\4ABCD", False, "sent a message that is not JSON"),
         (messages.encoded(messages.STATE, STATE), False, "sent a message 'state' before its proof"),
-        (messages.encoded("plan", {}), False, "sent a message of kind 'plan', where hello or host or state or gone"),
+        (
+            messages.encoded("plan", {}),
+            False,
+            "sent a message of kind 'plan', where hello or host or state or remote or gone",
+        ),
         (messages.encoded(messages.HELLO, {"host": "\ud800"}), False, "sent a damaged message hello"),
     ],
     ids=["nothing", "half", "1-GB", "HTTP", "rubbish", "no-hello", "other-side", "damaged"],

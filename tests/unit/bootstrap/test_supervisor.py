@@ -287,6 +287,28 @@ def test_tear_down_ends_descendants_in_other_sessions(tmp_path: Path) -> None:
     assert (tmp_path / "goodbye").read_text() == "bye\n"  # every process has received SIGTERM first
 
 
+def test_tear_down_leaves_tasks_time_to_save_before_what_has_started_them_notices(tmp_path: Path) -> None:
+    """Like mpirun, which ends all ranks when one is gone, or when it is told to end."""
+    starter = "trap 'touch told' TERM; echo $$ >starter; until [ -e gone ]; do sleep 0.1; done; touch told; sleep 1000"
+    (tmp_path / "starter.sh").write_text(starter)
+    task = "trap 'touch gone; sleep 1; ls told; echo saved; exit' TERM; echo $$ >task; sleep 9 & wait"
+    (tmp_path / "task.sh").write_text(task)
+    report = supervised(
+        tmp_path,
+        "s = Supervisor(['a'], System()); start(s, 'a', 'bash', 'task.sh')\n"
+        "other = System().start(['bash', 'starter.sh'], dict(os.environ)); s.others[other] = None\n"
+        "pids = [pid_in('task'), pid_in('starter')]; begin = time.monotonic()\n"
+        "left = s.tear_down(30.0, lambda: None)\n"
+        "tell(s, pids=pids, left=left, others=s.others, took=time.monotonic() - begin)\n",
+    )
+    assert (report["left"], [*report["others"].values()]) == ([], [-signal.SIGKILL])
+    assert gone(*report["pids"])
+    log = (tmp_path / "a.log").read_text()
+    assert log.endswith("saved\n")
+    assert "cannot access" in log
+    assert report["took"] < 30
+
+
 def test_tear_down_ends_orphans_of_ended_tasks(tmp_path: Path) -> None:
     report = supervised(
         tmp_path,

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gridtf.host.leftovers import shared_memory, unused
+from gridtf.host.leftovers import remove_of_mpi, shared_memory, unused
 
 
 def test_shared_memory_has_the_user_s_own_files(tmp_path: Path) -> None:
@@ -42,3 +42,19 @@ def test_files_that_a_process_has_open_or_mapped_are_in_use(tmp_path: Path) -> N
         process.communicate(b"")
     assert unused(paths) == set(paths)
     assert unused(()) == set()
+
+
+def test_files_of_mpi_are_removed_and_no_others(tmp_path: Path) -> None:
+    names = (
+        "mpich_shm_6addf31a_0",
+        "sm_segment.n1.0.9fc00001.0",
+        "vader_segment.n1.1.0.1",
+        "Intel_MPI_4711",
+        "weights",
+    )
+    paths = {name: str(tmp_path / name) for name in names}
+    for path in paths.values():
+        Path(path).touch()
+    gone = str(tmp_path / "mpich_shm_1_0")
+    assert remove_of_mpi([*paths.values(), gone]) == {paths["weights"]}
+    assert [path.name for path in tmp_path.iterdir()] == ["weights"]

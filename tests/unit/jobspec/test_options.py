@@ -34,7 +34,7 @@ def test_no_two_options_share_a_flag() -> None:
 
 
 def test_aliases_map_further_flags_to_keys() -> None:
-    names = {"queue": "partition", "project": "account", "continue": "continuations"}
+    names = {"queue": "partition", "project": "account", "continue": "continuations", "mpi_type": "mpi"}
     assert aliases(schedulers.job_options()) == names
 
 

@@ -288,8 +288,12 @@ def test_suggestions_pass_over_folders_that_may_not_be_searched(folder: Path, mo
 @pytest.mark.parametrize(
     ("words", "what", "hint"),
     [
-        (["srun", "-n", "2", "python9", "train.py"], "each task would call srun", ": -- python9 train.py; where srun"),
-        (["/opt/mpi/bin/mpirun", "bash", "run.sh"], "each task would call mpirun", ": -- bash run.sh; where mpirun"),
+        (
+            ["srun", "-n", "2", "python9", "train.py"],
+            "each task would call srun",
+            ": -- python9 train.py; as the ranks",
+        ),
+        (["/opt/mpi/bin/mpirun", "bash", "run.sh"], "each task would call mpirun", ": -- bash run.sh; as the ranks"),
         (
             ["sbatch", "run.sh"],
             "sbatch would submit a job of its own in each task",
