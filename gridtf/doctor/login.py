@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf import files, schedulers
-from gridtf.doctor import folders, shell
+from gridtf.doctor import folders, mpi, shell
 from gridtf.doctor.bounded import Aside
 from gridtf.errors import GridtfError, SpecError, UsageError
 from gridtf.findings import Examination, Finding, Items, Level, Setting, collect, failure
@@ -84,6 +84,8 @@ def examine(environ: Mapping[str, str], folder: Path, options: Given = ()) -> Ex
         ask("python", "python has not answered", work, Level.WARNING)
         work = partial(shell.shell, site.given.spec, site.scheduler, environ)
         ask("shell", "bash has not answered", work, Level.WARNING)
+        work = partial(mpi.mpi, site.given.spec, site.scheduler, environ)
+        ask("mpi", "mpirun has not answered", work, Level.WARNING)
         for silent, part in parts:
             answer = part.result(begin + _EXAMINE_LIMIT)
             found += [silent] if answer is None else [*answer.findings, *answer.settings]
