@@ -1,0 +1,86 @@
+"""Jobs of this machine that are one MPI world."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.jobs import LaunchedJob
+from tests.support.mpi import MPICH, OPEN_MPI, variables
+
+WORLD = """
+import os
+from mpi4py import MPI
+
+world = MPI.COMM_WORLD
+print(world.rank, world.size, world.allreduce(world.rank), os.environ["RANK"], os.environ["GRIDTF_TASK_INDEX"])
+raise SystemExit(int(os.environ.get("CODE", "0")))
+"""
+RAISES = """
+from mpi4py import MPI
+
+if MPI.COMM_WORLD.rank == 1:
+    raise ValueError("the loss is not a number")
+MPI.COMM_WORLD.Barrier()
+"""
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[Callable[..., LaunchedJob]]:
+    """world(kind, program, *arguments, **spec): start four ranks of a program; the job is ended with the test."""
+    jobs: list[LaunchedJob] = []
+
+    def start(kind: str, program: str, *arguments: str, count: int = 4, **spec: Any) -> LaunchedJob:
+        (tmp_path / "train.py").write_text(program)
+        found = variables(kind, os.environ["PATH"])
+        modules = found.pop("PYTHONPATH")
+        own = {"PYTHONPATH": modules, **spec.pop("env", {})}
+        tasks = {"tasks": {"worker": {"count": count}}, "tasks_per_node": count, "gpus_per_task": 0}
+        whole = {"command": [sys.executable, "train.py", *arguments], "mpi": True, "env": own, **tasks, **spec}
+        jobs.append(LaunchedJob(tmp_path, whole, (), (), None, **found))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.end()
+
+
+def log(job: LaunchedJob, index: int) -> str:
+    return job.attempt.task_log("worker", index).read_text()
+
+
+@pytest.mark.parametrize("kind", [OPEN_MPI, MPICH])
+def test_tasks_are_the_ranks_of_one_world(kind: str, world: Callable[..., LaunchedJob]) -> None:
+    job = world(kind, WORLD)
+    assert job.verdict()["state"] == "COMPLETED", job.output
+    assert [log(job, rank).strip() for rank in range(4)] == [f"{rank} 4 6 {rank} {rank}" for rank in range(4)]
+
+
+@pytest.mark.parametrize("kind", [OPEN_MPI, MPICH])
+def test_exception_of_a_rank_is_the_first_cause_although_mpi_waits_for_the_others(
+    kind: str, world: Callable[..., LaunchedJob]
+) -> None:
+    verdict = world(kind, RAISES).verdict()
+    assert verdict["state"] == "FAILED"
+    assert verdict["reason"].startswith(f"worker:1 on {os.uname().nodename}: ValueError: the loss is not a number")
+
+
+@pytest.mark.parametrize("kind", [OPEN_MPI, MPICH])
+def test_all_ranks_that_have_saved_make_a_job_that_has_saved(kind: str, world: Callable[..., LaunchedJob]) -> None:
+    job = world(kind, WORLD, env={"CODE": "42"})
+    assert job.verdict()["state"] == "SAVED", job.output
+
+
+def test_without_mpirun_the_job_fails_with_what_to_load(tmp_path: Path) -> None:
+    for name in ("bash", "sh"):
+        (tmp_path / name).symlink_to(f"/bin/{name}")
+    job = LaunchedJob(tmp_path, {"command": ["true"], "mpi": True, "gpus_per_task": 0}, PATH=str(tmp_path))
+    verdict = job.verdict()
+    assert verdict["state"] == "FAILED"
+    assert verdict["reason"].startswith(f"host {os.uname().nodename}: command not found: mpirun (PATH=")
+    assert "load the program's MPI" in verdict["hint"]

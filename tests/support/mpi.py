@@ -1,0 +1,26 @@
+"""MPIs for programs of tests: Debian's Open MPI, and MPICH as PyPI has it; each with mpi4py."""
+
+from __future__ import annotations
+
+import sysconfig
+
+from tests.support.packages import need_program
+from tests.support.unpacked import need_unpacked
+
+OPEN_MPI, MPICH = "openmpi", "mpich"
+
+
+def variables(kind: str, path: str) -> dict[str, str]:
+    """The variables with which a program finds mpi4py, its MPI and mpirun.
+
+    Args:
+        kind: OPEN_MPI or MPICH.
+        path: The PATH without it.
+    """
+    if kind == OPEN_MPI:
+        need_program("mpirun.openmpi", "openmpi-bin")
+        prefix, places = need_unpacked("mpi4py-alone", "mpi4py==4.1.*", how="--prefix"), {"PATH": path}
+    else:
+        prefix = need_unpacked("mpi4py", "mpi4py==4.1.*", "mpich==5.0.*", how="--prefix")
+        places = {"PATH": f"{prefix / 'bin'}:{path}", "LD_LIBRARY_PATH": str(prefix / "lib")}
+    return {**places, "PYTHONPATH": sysconfig.get_path("platlib", vars={"platbase": str(prefix)})}
