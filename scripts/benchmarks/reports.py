@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from marks import HOSTS, MANY, TASKS
 from measure import table
 from rounds import FEW, KILLS, ROUNDS, SUBMISSIONS
-from ways import GRIDTF
+from ways import GRIDTF, MPIRUN, WORLD
 
 Texts = Mapping[str, str]
 Medians = Mapping[str, float]  # seconds
@@ -31,6 +31,17 @@ def launched(times: Mapping[str, Sequence[float]], names: Texts, floor: str, aim
         mine = "" if way == GRIDTF else f"{medians[GRIDTF] / medians[way]:.2f}"
         rows.append([names[way], *own, f"{medians[way] / medians[floor]:.2f}", mine, aims.get(way, "")])
     table(rows)
+
+
+def world(times: Mapping[str, Sequence[float]]) -> None:
+    """Print how gridtf's launch of an MPI world compares to that of mpirun alone."""
+    medians = [statistics.median(times[way]) for way in (WORLD, MPIRUN)]
+    table(
+        [
+            ["gridtf --mpi", "mpirun", "of it", "aim"],
+            [*(f"{s:.3f}" for s in medians), f"{medians[0] / medians[1]:.2f}", "1.5 or less"],
+        ]
+    )
 
 
 def many(times: Mapping[str, Sequence[float]], names: Texts, aim: float) -> None:

@@ -12,7 +12,7 @@ from cluster import FOLDER, Cluster, test_bed
 from marks import EACH, HOSTS, MANY, TASKS
 from sge_job import DRMAA, QSUB
 from sge_ways import EACH_TASK, FANNED, FLOOR, NOSTDIN, PE
-from ways import GRIDTF, MPIRUN
+from ways import GRIDTF, MPIRUN, WORLD
 
 OF_FLOOR, OF_QSUB, OF_QRSH = 1.0, 5.0, 1.3
 _NAMES = {
@@ -22,6 +22,7 @@ _NAMES = {
     EACH_TASK: f"{TASKS} qrsh -inherit, bare Python",
     MPIRUN: "mpirun",
     GRIDTF: "gridtf",
+    WORLD: "gridtf --mpi",
 }
 _LAUNCH_AIMS = {FLOOR: f"{OF_FLOOR} or less"}
 _COMMANDS = {
@@ -48,6 +49,7 @@ def main() -> None:
     with test_bed("sge", {}, "--shared=laggy") as bed:
         laggy = bed.launched(_job(bed, "laggy"), "laggy")
     reports.launched(launched, _NAMES, FLOOR, _LAUNCH_AIMS)
+    reports.world(launched)
     reports.many(many, _NAMES | {FANNED: "one qrsh -inherit a host"}, OF_QRSH)
     reports.laggy(launched[GRIDTF], laggy[GRIDTF])
     reports.gone(gone, _NAMES)

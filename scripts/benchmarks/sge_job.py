@@ -15,9 +15,9 @@ import rounds
 from marks import MANY, TASKS
 from rounds import await_that, gridtf, output
 from sge_ways import EACH_TASK, FANNED, FLOOR, NOSTDIN, PE, GridEngineWays, commands
-from ways import GRIDTF, MPIRUN
+from ways import GRIDTF, MPIRUN, WORLD
 
-LAUNCHED = (FLOOR, NOSTDIN, FANNED, EACH_TASK, MPIRUN, GRIDTF)
+LAUNCHED = (FLOOR, NOSTDIN, FANNED, EACH_TASK, MPIRUN, GRIDTF, WORLD)
 TO_KILL = (MPIRUN, GRIDTF)
 DRMAA, QSUB = "drmaa", "qsub"  # how gridtf submits
 

@@ -11,7 +11,7 @@ import slurm_job
 from cluster import FOLDER, Cluster, test_bed
 from marks import EACH, HOSTS, TASKS
 from slurm_ways import BARE, FLOOR, KILLED, PASTED, TORCHRUN
-from ways import GRIDTF, MPIRUN
+from ways import GRIDTF, MPIRUN, WORLD
 
 OF_MPIRUN, OF_TORCHRUN, OF_SBATCH, OF_SRUN = 1.2, 8.0, 5.0, 1.5
 _NAMES = {
@@ -21,6 +21,7 @@ _NAMES = {
     MPIRUN: "mpirun",
     TORCHRUN: "torchrun, c10d, in every third round",
     GRIDTF: "gridtf",
+    WORLD: "gridtf --mpi",
     KILLED: "srun --kill-on-bad-exit=1",
 }
 _LAUNCH_AIMS = {
@@ -48,6 +49,7 @@ def main() -> None:
     with test_bed("slurm", {}, "--shared=laggy") as bed:
         laggy = bed.launched(_job(bed, "laggy"), "laggy")
     reports.launched(launched, _NAMES, FLOOR, _LAUNCH_AIMS)
+    reports.world(launched)
     reports.many(many, _NAMES, OF_SRUN)
     reports.laggy(launched[GRIDTF], laggy[GRIDTF])
     reports.gone(gone, _NAMES)

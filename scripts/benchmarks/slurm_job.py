@@ -14,9 +14,9 @@ import rounds
 from marks import EACH, HOSTS, MANY
 from rounds import await_that, gridtf, output
 from slurm_ways import BARE, FLOOR, KILLED, PASTED, TORCHRUN, SlurmWays
-from ways import GRIDTF, MPIRUN
+from ways import GRIDTF, MPIRUN, WORLD
 
-LAUNCHED = (FLOOR, BARE, PASTED, MPIRUN, GRIDTF, TORCHRUN)
+LAUNCHED = (FLOOR, BARE, PASTED, MPIRUN, GRIDTF, WORLD, TORCHRUN)
 TO_KILL = (KILLED, MPIRUN, GRIDTF)
 
 

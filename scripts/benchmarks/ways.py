@@ -11,6 +11,7 @@ from typing import Any
 from marks import TASK, TASK_FILE
 
 GRIDTF, MPIRUN = "gridtf", "mpirun"
+WORLD = "gridtf-mpi"  # as mpirun: the tasks are ranks of one world
 
 
 class Ways(ABC):
@@ -39,7 +40,9 @@ class Ways(ABC):
         """
         self._count += 1
         task = [sys.executable, str(self._task), str(marks), str(stay)]
-        return ["bash", str(self._script(tuple(task)))] if way == GRIDTF else self.other(way, task)
+        if way in (GRIDTF, WORLD):
+            return ["bash", str(self._script(tuple(task), mpi=way == WORLD))]
+        return self.other(way, task)
 
     @abstractmethod
     def other(self, way: str, task: list[str]) -> list[str]:
@@ -50,7 +53,7 @@ class Ways(ABC):
         path.write_text(text)
         return path
 
-    def _script(self, command: tuple[str, ...]) -> Path:
+    def _script(self, command: tuple[str, ...], *, mpi: bool) -> Path:
         """A job script with its run directory, as `gridtf submit` makes them."""
         import gridtf
         from gridtf.login import submission
@@ -58,9 +61,8 @@ class Ways(ABC):
         from gridtf.run.rundir import RunDir
 
         run = RunDir(self.folder / f"run-{self._count}")
-        spec = gridtf.JobSpec(
-            command=command, name="bench", chdir=str(self.folder), run_dir=str(run.path), **self._request
-        )
+        about: dict[str, Any] = {"name": "bench", "chdir": str(self.folder), "run_dir": str(run.path), "mpi": mpi}
+        spec = gridtf.JobSpec(command=command, **about, **self._request)
         plan = submission.prepare(spec)
         run.output.mkdir(parents=True)
         registry.write_job(run, plan.spec, plan.sources)
