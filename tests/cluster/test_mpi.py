@@ -166,8 +166,7 @@ def test_end_of_a_world_has_its_first_cause(bed: Bed, kind: str, how: str) -> No
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", [OPEN_MPI, MPICH])
-@on_every_scheduler
+@pytest.mark.parametrize(("bed", "kind"), [("slurm", OPEN_MPI), ("sge", MPICH)], indirect=["bed"])
 def test_world_starts_again_without_a_lost_host(bed: Bed, kind: str) -> None:
     job = submit(bed, kind, FAULTS, "wait", where=THREE_BY_FOUR_OR_MORE, options=("--restarts", "1"))
     lost = ready(job)["worker:15"]["host"]
