@@ -221,7 +221,7 @@ def of_task(task: PlacedTask, record: Record, attempt: Attempt, also: str = "") 
         how = f"{how}, after {counted(record['restarts'], 'restart')}"
     if record.get("oom"):
         how, hint = f"{how} (out of memory)", _MEMORY_HINT
-    if record.get("abandoned"):
+    if record.get("abandoned") and not noted:
         how = f"{how}, when mpirun had ended"
     if (fatal := next((line for line in tail if re.search(FATAL, line)), "")) and not noted:
         how, hint = fatal.strip(), ""

@@ -156,6 +156,17 @@ def test_error_of_gridtf_s_own_in_a_program_is_the_reason(attempt: Attempt) -> N
     assert not verdict(attempt, short, exit=1).hint
 
 
+def test_reason_of_a_rank_of_mpi(attempt: Attempt) -> None:
+    """That mpirun had ended explains an exit code, not an exception; MPICH says itself why it ends a rank."""
+    assert verdict(attempt, "ready\n", exit=195, abandoned=True).reason.endswith("exit code 195, when mpirun had ended")
+    raised = {"type": "ValueError", "message": "no", "place": "train.py:9", "pid": 7, "time": 1.0}
+    found = verdict(attempt, "ready\n", pid=7, signal="SIGKILL", abandoned=True, exception=raised)
+    assert found.reason == "worker:1 on n3: ValueError: no (train.py:9)"
+    line = "Abort(134924550) on node 1 (rank 1 in comm 0): Fatal error in internal_Send_c: Invalid rank, error stack:"
+    found = verdict(attempt, f"ready\n{line}\ninternal_Send_c(123)\n", signal="SIGSEGV")
+    assert (found.reason, found.hint) == (f"worker:1 on n3: {line}", "")
+
+
 def test_further_observation_is_part_of_the_reason(attempt: Attempt) -> None:
     found = verdict(attempt, "", signal="SIGKILL", also=LOST)
     assert found.reason == "worker:1 on n3: killed by SIGKILL"
