@@ -23,7 +23,7 @@ _TENSORFLOW = "/libtensorflow_framework.so"
 _OTHER_WAYS = ("/jaxlib/", "/torch/lib/")
 # Those of libraries whose processes are started together, which the variables of their starter show. A PyTorch may be
 # linked to MPI and never use it.
-_RANKS = ("/mpi4py/", "/horovod/")
+_MPI4PY, _HOROVOD = _RANKS = ("/mpi4py/", "/horovod/")
 _MPI = ("/libmpi.so", "/libmpich.so", "/libmpi_")  # Open MPI, Intel; Debian's MPICH; Cray
 # A variable by which mpirun, srun or horovodrun tells a process its rank; a site sets others that begin like these.
 _STARTED = r"(OMPI_COMM_WORLD|PMIX?|MV2_COMM_WORLD|HOROVOD|MPI_LOCAL)_?RANK(ID)?="
@@ -111,9 +111,9 @@ class Membership:
             if not any(variables):
                 return task.tensorflow  # it exits
             foreign = (has([_OPEN_MPI]) and "MPI_LOCAL" in started) or (has(_MPICH) and "OMPI_COMM_WORLD" in started)
-            if not has(_RANKS[1:]):
+            if not has([_HOROVOD]):
                 started -= {"HOROVOD"}
-            elif not has((*_MPI, _RANKS[0])):  # to a Horovod without MPI, mpirun is nothing
+            elif not has([*_MPI, _MPI4PY]):  # to a Horovod without MPI, mpirun is nothing
                 started &= {"HOROVOD"}
             return ELSEWHERE if started and not foreign else ALONE
         if _TENSORFLOW not in files:

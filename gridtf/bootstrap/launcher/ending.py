@@ -21,6 +21,7 @@ from gridtf.errors import GridtfError, HostLostError, TerminatedError
 from gridtf.host.processes import signal_name
 from gridtf.run import recordtypes
 from gridtf.run.rundir import read_record
+from gridtf.schedulers import mpi
 from gridtf.schedulers.api import JobIdentity, Parent
 from gridtf.states import ENDED, JobState
 from gridtf.text import counted, some
@@ -195,7 +196,7 @@ class Ending:
         also = "; ".join(filter(None, (end.reason if end else also, *self.noticed)))
         if self._job.request.mpi:
             says = verdict.of_mpirun(attempt.mpi / f"{self.tasks[0].host}.log", first=False)
-            also = "; ".join(filter(None, (also, f"mpirun says: {says}" if says else "")))
+            also = "; ".join(filter(None, (also, f"{mpi.named(self._job.request.mpi)} says: {says}" if says else "")))
         if cause.how == FAILED:
             return verdict.of_task(cause.task, records[cause.task.name], attempt, also)
         return verdict.of_other(cause, records, attempt, also)

@@ -297,16 +297,15 @@ def test_tear_down_leaves_tasks_time_to_save_before_what_has_started_them_notice
         tmp_path,
         "s = Supervisor(['a'], System()); start(s, 'a', 'bash', 'task.sh')\n"
         "other = System().start(['bash', 'starter.sh'], dict(os.environ)); s.others[other] = None\n"
-        "pids = [pid_in('task'), pid_in('starter')]; begin = time.monotonic()\n"
-        "left = s.tear_down(30.0, lambda: None)\n"
-        "tell(s, pids=pids, left=left, others=s.others, took=time.monotonic() - begin)\n",
+        "pids = [pid_in('task'), pid_in('starter')]\n"
+        "left = s.tear_down(1000.0, lambda: None)\n"  # more than this process may take
+        "tell(s, pids=pids, left=left, others=s.others)\n",
     )
     assert (report["left"], [*report["others"].values()]) == ([], [-signal.SIGKILL])
     assert gone(*report["pids"])
     log = (tmp_path / "a.log").read_text()
     assert log.endswith("saved\n")
     assert "cannot access" in log
-    assert report["took"] < 30
 
 
 def test_tear_down_ends_orphans_of_ended_tasks(tmp_path: Path) -> None:
