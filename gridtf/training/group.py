@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gridtf import contract
 from gridtf.contract import Task
 from gridtf.errors import GridtfError, UsageError
-from gridtf.training import exchange
+from gridtf.training import exchange, shares
 from gridtf.training.exchange import Interval, LostError, Member, TooLateError
 from gridtf.training.variables import built, describe, floating, name_of, tensorflow_variable, variables_of
 
@@ -196,6 +196,22 @@ class Group:
         from gridtf.training.fit import AveragingCallback
 
         return AveragingCallback(self)
+
+    def share(self, *data: Any) -> Any:
+        """This member's part of the training data: of n members, every n-th example, beginning with its rank.
+
+        Args:
+            data: Arrays of examples in the first dimension, dicts and lists of such arrays, a ``tf.data.Dataset`` (of
+                which every n-th element is taken, such as a batch), or None.
+
+        Returns:
+            The same, of this member; of several arguments a tuple: ``model.fit(*group.share(x, y))``.
+
+        Raises:
+            GridtfError: When there are fewer examples than members, and when data cannot be divided.
+        """
+        parts = tuple(shares.part(each, self.rank, len(self.members)) for each in data)
+        return parts[0] if len(parts) == 1 else parts
 
     def __enter__(self) -> Self:
         return self

@@ -123,6 +123,12 @@ model.compile(keras.optimizers.Adam(0.01), "mse", steps_per_execution=4)
 group = again(every=8, optimizer_state=True)
 count = 4 * (first.rank + 1)
 data = tf.data.Dataset.from_tensor_slices((x.reshape(-1, 4), y.reshape(-1, 1))).batch(8).repeat().take(count)
+told["share"] = [int(number) for number in first.share(tf.data.Dataset.range(7))]
+told["arrays"] = first.share({"x": np.arange(7)})["x"].tolist()
+try:
+    first.share(tf.data.Dataset.range(1))
+except GridtfError as error:
+    told["too few"] = str(error).splitlines()[0]
 model.fit(data, epochs=2, verbose=0, callbacks=[group.callback()])
 floats = [v for v in [*model.variables, *model.optimizer.variables] if "float" in v.dtype]
 told["fit"] = [v.numpy().tolist() for v in floats]
@@ -160,6 +166,9 @@ def test_members_of_three_tasks(launch: Launch) -> None:
         assert found[0][case][0] == found[1][case][0] == found[2][case][0], case
         assert [told[case][1] for told in found] == [True, False, False], case
     assert found[0]["before"][2] == found[0]["after"][2] == 0
+    assert [told["share"] for told in found] == [[0, 3, 6], [1, 4], [2, 5]]
+    assert [told["arrays"] for told in found] == [[0, 3, 6], [1, 4], [2, 5]]
+    assert {told["too few"] for told in found} == {"group.share(): 1 examples (or batches) for 3 tasks"}
     # fit
     assert [told["batches"] for told in found] == [8, 16, 24]
     assert [told["iterations"] for told in found] == [8, 16, 24]

@@ -30,8 +30,8 @@ _STRATEGY_TYPES = (
     "master is the chief"
 )
 _FIT_WORKS = (
-    "average instead, with gridtf.training.averaging() in workers alone, or install tf_keras and set "
-    "--env TF_USE_LEGACY_KERAS=1"
+    "train without it, in workers alone: group = gridtf.training.averaging() after the imports, then model.fit("
+    "*group.share(x, y), callbacks=[group.callback()]); or install tf_keras and set --env TF_USE_LEGACY_KERAS=1"
 )
 _TOO_MANY = "the limit on your processes and threads, or on memory, is reached on that host: see ulimit -u and -v"
 _TASK_MEMORY = "the task ran out of memory: request more with --mem, or use less"

@@ -229,6 +229,31 @@ def test_only_floating_point_variables_are_averaged() -> None:
     assert together(2, member) == [[1.0, 1.0], [2.0, 1.0]]
 
 
+def test_share_is_every_nth_example_of_all_parts_of_the_data() -> None:
+    x, y = range(10, 20), bytes(range(10))  # anything that has a length and slices, such as an array
+    shares = together(3, lambda group: group.share(x, {"y": y}, None))
+    assert [list(share[0]) for share in shares] == [[10, 13, 16, 19], [11, 14, 17], [12, 15, 18]]
+    assert [list(share[1]["y"]) for share in shares] == [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]]
+    assert {share[2] for share in shares} == {None}
+    assert together(2, lambda group: group.share([x, y])) == [[x[0::2], y[0::2]], [x[1::2], y[1::2]]]
+    assert together(2, lambda group: group.share([1, 2, 3])) == [[1, 3], [2]]
+    assert together(1, lambda group: group.share(x)) == [x]
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (range(1), "group.share(): 1 examples (or batches) for 2 tasks"),
+        (iter([1, 2]), "group.share() cannot divide data of type list_iterator"),
+        ({1, 2}, "group.share() cannot divide data of type set"),
+        (3, "group.share() cannot divide data of type int"),
+    ],
+    ids=["fewer than members", "iterator", "set", "number"],
+)
+def test_data_that_cannot_be_shared_are_refused(data: object, what: str) -> None:
+    assert [error.what for error in failures(2, lambda group: group.share(data))] == [what] * 2
+
+
 def test_optimizer_state_is_averaged_when_asked_for_and_built_where_it_is_not() -> None:
     class Optimizer(Model):
         built = False

@@ -1,0 +1,46 @@
+"""A member's part of the training data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gridtf.errors import GridtfError
+
+
+def part(data: Any, rank: int, members: int) -> Any:
+    """Take every n-th example; see Group.share.
+
+    Args:
+        data: Arrays, nested in dicts, lists and tuples, a dataset, or None.
+        rank: Of the first example.
+        members: n.
+
+    Raises:
+        GridtfError: When a member would have none, or the data cannot be divided.
+    """
+    if data is None:
+        return None
+    if isinstance(data, dict):
+        return {key: part(each, rank, members) for key, each in data.items()}
+    if isinstance(data, list | tuple) and not all(isinstance(each, int | float | str | bytes) for each in data):
+        parts = [part(each, rank, members) for each in data]
+        return parts if isinstance(data, list) else tuple(parts)
+    try:
+        if hasattr(type(data), "shard"):  # tf.data.Dataset; its length may be unknown (-2) or endless (-1)
+            _check(int(data.cardinality()), members)
+            return data.shard(members, rank)
+        _check(len(data), members)
+        return data[rank::members]
+    except TypeError:
+        raise GridtfError(
+            f"group.share() cannot divide data of type {type(data).__name__}",
+            hint="give it arrays or a tf.data.Dataset, or let each task read its own files, by group.rank",
+        ) from None
+
+
+def _check(examples: int, members: int) -> None:
+    if 0 <= examples < members:
+        raise GridtfError(
+            f"group.share(): {examples} examples (or batches) for {members} tasks",
+            hint="start fewer tasks, or divide the dataset before batch()",
+        )
