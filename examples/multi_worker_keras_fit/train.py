@@ -40,11 +40,9 @@ def averaging(args):
     import keras
 
     (train_x, train_y), test = digits()
-    share = slice(group.rank, None, len(group.members))
     model = compiled_model(keras)
     model.fit(
-        train_x[share],
-        train_y[share],
+        *group.share(train_x, train_y),
         batch_size=args.batch_size // len(group.members),
         epochs=args.epochs,
         callbacks=[group.callback()],
