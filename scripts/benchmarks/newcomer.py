@@ -6,6 +6,7 @@ in a folder, since the hosts have no network, and TensorFlow comes from a file t
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ from measure import table
 BEDS = {"slurm": "", "sge": "--pe rr "}  # scheduler -> its option for tasks on different hosts
 AIM = 300.0  # seconds
 EXAMPLE = ROOT / "examples/multiworker/train.py"
+TRAINING = ROOT / "docs/training.md"  # its first program with group.share is a script with fit and the lines it needs
 # What the README says to do, in its order; every step begins in a new shell.
 STEPS = {
     "make an environment": "python3 -m venv ~/venv",
@@ -31,7 +33,11 @@ STEPS = {
         "gridtf submit {spread}--nodes 4 --tasks-per-node 1 --time 10 --setup 'source ~/module' --name first --wait"
         " -- python train.py --epochs 2"
     ),
-    "gridtf status": "gridtf status first",
+    "a Keras script with fit, on 4 hosts": (
+        "gridtf submit {spread}--nodes 4 --tasks-per-node 1 --time 10 --setup 'source ~/module' --name fit --wait"
+        " -- python fit.py"
+    ),
+    "gridtf status": "gridtf status fit",
     "the trained model": 'ls -l "$(gridtf output first)/model.keras"',
 }
 
@@ -53,6 +59,8 @@ def _prepare(bed: Cluster, packages: Path) -> None:
     (bed.folder / "packages").chmod(0o755)
     home = bed.folder.parent
     shutil.copy(EXAMPLE, home / "train.py")
+    programs = re.findall(r"^```python\n(.*?)^```", TRAINING.read_text(), flags=re.MULTILINE | re.DOTALL)
+    (home / "fit.py").write_text(next(program for program in programs if "group.share(" in program))
     (home / "module").write_text(f"export PYTHONPATH={shlex.quote(sysconfig.get_path('purelib'))}\n")
 
 
