@@ -1,4 +1,4 @@
-"""Writes the tables in docs/faults.md from those of the tests: tests/support/programfaults.py and hostfaults.py.
+"""Writes the tables in docs/reference.md from those of the tests: tests/support/programfaults.py and hostfaults.py.
 
     python scripts/faulttables.py      after a change of a fault or of its expected first line
 
@@ -19,7 +19,7 @@ if str(ROOT) not in sys.path:
 from tests.support import hostfaults, programfaults  # noqa: E402
 from tests.support.hostfaults import HostFault  # noqa: E402
 
-PAGE = ROOT / "docs/faults.md"
+PAGE = ROOT / "docs/reference.md"
 _NAMES = {"local": "local", "slurm": "Slurm", "sge": "Grid Engine"}
 _LONGEST = 110  # characters of a first line
 

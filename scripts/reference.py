@@ -1,5 +1,6 @@
 """Writes docs/reference.md, the manual pages in docs/man and docs/status.schema.json from gridtf itself: the table of
-options, the docstrings of JobSpec, TaskSpec and the views of jobs, and the parsers of the commands.
+options, the docstrings of JobSpec, TaskSpec and the views of jobs, and the parsers of the commands. The last part of
+docs/reference.md, on faults, is not made here: its tables are those of scripts/faulttables.py.
 
     python scripts/reference.py      after a change of an option, a key, a command or a view
 
@@ -45,6 +46,7 @@ _FILES = {
     "$XDG_RUNTIME_DIR/gridtf": "answers of the scheduler, which your commands share for seconds; without that variable "
     "`gridtf-UID` in TMPDIR or /tmp",
 }
+_FAULTS = "## Faults\n"
 
 
 class Key(Value):
@@ -119,20 +121,26 @@ def examples(parser: argparse.ArgumentParser) -> list[str]:
 # --- docs/reference.md ---------------------------------------------------------------------------------------------
 
 
+def page(text: str) -> str:
+    """The page with all that is made here as it is now; its part on faults stays."""
+    return f"{markdown()}\n{_FAULTS}{text.partition(_FAULTS)[2]}"
+
+
 def markdown() -> str:
-    """The page."""
+    """What is made of the page."""
     lines = [
         "# Reference",
         "",
-        "<!-- Made by scripts/reference.py: change the options, the docstrings or the commands, not this file. -->",
+        "<!-- Made by scripts/reference.py, down to Faults: change options, docstrings or commands, not this file. -->",
         "",
-        f"Keys of a job file, their options, and the commands of gridtf {gridtf.__version__}. The manual pages say the",
-        "same: `man gridtf`, `man gridtf-submit`, `man gridtf.toml`.",
+        f"Keys of a job file, their options, and the commands of gridtf {gridtf.__version__}: the manual pages say the",
+        "same (`man gridtf`, `man gridtf-submit`, `man gridtf.toml`). At the end, what happens when something fails.",
         "",
         "- [Keys and options of a job](#keys-and-options-of-a-job)",
         "- [Commands](#commands)",
         "- [Exit codes](#exit-codes)",
         "- [Files](#files)",
+        "- [Faults](#faults)",
         "",
         "## Keys and options of a job",
         "",
@@ -266,7 +274,8 @@ def _roff(text: str) -> str:
 
 def main() -> None:
     """Write all of it."""
-    (ROOT / "docs/reference.md").write_text(markdown(), encoding="utf-8")
+    reference = ROOT / "docs/reference.md"
+    reference.write_text(page(reference.read_text(encoding="utf-8")), encoding="utf-8")
     (ROOT / "docs/status.schema.json").write_text(statusschema.text(attributes), encoding="utf-8")
     folder = ROOT / "docs/man"
     shutil.rmtree(folder, ignore_errors=True)

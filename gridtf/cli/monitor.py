@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gridtf.run.rundir import RunDir
 
 _DEFAULT_SIZE = (80, 24)
-_INSTALL = "to install it: pip install 'gridtf[monitor]'"
+_INSTALL = "to install it: pip install textual"
 
 
 def parser(**more: Any) -> Parser:

@@ -83,7 +83,7 @@ def judge_python(program: str, versions: Mapping[str, str | None], load: str) ->
         return Finding(Level.WARNING, "python", error, load)
     version, tensorflow = versions.get("version"), versions.get("tensorflow")
     if not tensorflow:
-        hint = f"pip install 'gridtf[cuda]', or {load}"
+        hint = f"pip install 'tensorflow[and-cuda]', or {load}"
         return Finding(Level.WARNING, "python.tensorflow", f"{program} (Python {version}) has no TensorFlow", hint)
     return Finding(Level.OK, "python", f"{program} is Python {version} with TensorFlow {tensorflow}")
 

@@ -263,14 +263,14 @@ class Job:
             yield _valid(line.removesuffix("\n"))
 
     def events(self) -> list[Record]:
-        """What has happened in the job, oldest first: the records of events.jsonl that docs/observe.md describes, each
+        """What has happened in the job, oldest first: the records of events.jsonl that docs/seeing.md describes, each
         with the number of its ``attempt``."""
         registry.need_run(self.run)
         return list(history.events(self.run).more())
 
     def samples(self) -> list[rows.Row]:
         """What the tasks have used: a dict for each task and time, which ``pandas.DataFrame(job.samples())`` takes as a
-        row. docs/observe.md lists the columns."""
+        row. docs/seeing.md lists the columns."""
         registry.need_run(self.run)
         return rows.rows(self.run)
 

@@ -46,7 +46,7 @@ def script(plan: Plan) -> str:
 
 
 def _values(plan: Plan) -> dict[str, Any]:
-    """The names that templates can use, listed in docs/templates.md. Plain values only: a Path would let a template out
+    """The names that templates can use, listed in docs/extending.md. Plain values only: a Path would let a template out
     of the sandbox, to the file system."""
     spec, scheduler = plan.spec, plan.scheduler
     job = spec.replace(scheduler=scheduler.name).to_dict()

@@ -84,7 +84,7 @@ def used(sample: Mapping[str, Any], gpus: Mapping[str, Sequence[str]]) -> dict[s
     """What the host of a sample and each of its tasks used.
 
     Args:
-        sample: As in docs/observe.md.
+        sample: As in docs/seeing.md.
         gpus: Task -> its GPUs.
     """
     devices = sample["gpus"]

@@ -37,7 +37,7 @@ def of_sample(sample: Mapping[str, Any], gpus: Gpus) -> Iterator[Row]:
         gpus: The GPUs of the tasks.
 
     Yields:
-        Column -> value, as docs/observe.md lists them: for each task what it used, what its host used, and what its
+        Column -> value, as docs/seeing.md lists them: for each task what it used, what its host used, and what its
         GPUs did together. Tables in tables have names with a dot, such as ``values.loss``.
     """
     head = {"time": sample["time"], "attempt": sample["attempt"], "host": sample["host"]}

@@ -90,7 +90,7 @@ class TaskView(Value):
         progress: What it last reported by gridtf.progress: ``step``, ``values`` and ``time`` (seconds since the epoch,
             by its host's clock); None where it reports nothing.
         gpus: The GPUs that it has, as its host names them.
-        sample: What it used when its host last looked, as in docs/observe.md; None where that is not known.
+        sample: What it used when its host last looked, as in docs/seeing.md; None where that is not known.
         last_line: The last line of its log; None where the log was not read.
         logged: How far it has come by the last lines of its log: ``step``, ``steps``, ``epoch`` and ``epochs``, each
             null where they have none; None where it reports its progress, and where the log was not read.
@@ -118,7 +118,7 @@ class HostView(Value):
     Attributes:
         name: The scheduler's name of the host.
         tasks: The names of its tasks.
-        sample: What all of the host used when gridtf last looked, as in docs/observe.md, without its tasks; None where
+        sample: What all of the host used when gridtf last looked, as in docs/seeing.md, without its tasks; None where
             that is not known.
     """
 

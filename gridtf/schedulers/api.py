@@ -14,7 +14,7 @@ them. The life of a job, in the order in which gridtf calls a scheduler:
    saved one.
 
 A plugin has a class for each half. They derive from Login and InJob, or from CommandLogin and BatchInJob, which have
-what schedulers with commands to submit, to list and to cancel jobs share; docs/schedulers.md shows how.
+what schedulers with commands to submit, to list and to cancel jobs share; docs/extending.md shows how.
 """
 
 from __future__ import annotations

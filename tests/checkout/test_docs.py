@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from functools import cache
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gridtf.cli import COMMANDS
-from gridtf.jobspec.config import SITE_FILE, Typed, configure
+from gridtf.jobspec.config import SITE_FILE, from_arguments
 from gridtf.jobspec.tasktypes import TASK_TYPES
 from gridtf.observe.state import HostView, JobView, TaskView
 from gridtf.schedulers import job_options
@@ -30,6 +31,7 @@ DOCUMENTS = sorted(
     key=str,
 )
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+START, JOBS = ((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") for page in ("start", "jobs"))
 _LEFT = (
     (ROOT / ".gitignore").read_text(encoding="utf-8").replace("/", "").split()
 )  # folders that runs leave, such as the quickstart's
@@ -52,7 +54,11 @@ def blocks(text: str, language: str) -> list[str]:
 def anchors(path: Path) -> set[str]:
     """The anchors of the headings, as code forges make them."""
     headings = re.findall(r"^#+ +(.+)$", prose(path.read_text(encoding="utf-8")), flags=re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+    return {anchor(heading) for heading in headings}
+
+
+def anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)
@@ -75,7 +81,7 @@ def test_files_that_are_named_exist(document: Path) -> None:
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
-@pytest.mark.parametrize("document", ["ARCHITECTURE.md", "docs/decisions.md", "docs/schedulers.md"])
+@pytest.mark.parametrize("document", ["ARCHITECTURE.md", "docs/decisions.md", "docs/extending.md"])
 def test_modules_classes_and_their_attributes_that_are_named_exist(document: str) -> None:
     text = prose((ROOT / document).read_text(encoding="utf-8"))
     files = (path for folder in ("gridtf", "scripts", "tests") for path in (ROOT / folder).rglob("*.py"))
@@ -132,40 +138,81 @@ def test_commands_and_options_exist(document: Path) -> None:
     assert not wrong
 
 
-def test_options_in_the_text_of_the_readme_exist() -> None:
-    known = frozenset().union(*(flags(command) for command in COMMANDS), flags(""), {"--quick"})
-    named = set(re.findall(r"`(--[a-z][a-z-]*)", prose(README)))
-    assert named - known == set()
+def test_options_in_the_text_of_readme_and_jobs_exist() -> None:
+    known = frozenset().union(*(flags(command) for command in COMMANDS), flags(""))
+    named = set(re.findall(r"`(--[a-z][a-z-]*)", prose(README + JOBS)))
+    of_programs = {"--container-image", "--epochs", "--gpu", "--net", "--nv", "--pid", "--ps_hosts", "--rocm"}
+    assert named - known - of_programs == set()
 
 
-def test_readme_shows_every_command() -> None:
-    shown = {words[0] for words in gridtf_commands(README)}
+def test_start_and_jobs_show_every_command() -> None:
+    shown = {words[0] for words in gridtf_commands(START) + gridtf_commands(JOBS)}
     assert set(COMMANDS) <= shown
 
 
-@pytest.mark.parametrize("text", [pytest.param(text, id=str(i)) for i, text in enumerate(blocks(README, "toml"))])
-def test_job_files_in_the_readme_are_valid(text: str, tmp_path: Path) -> None:
-    (tmp_path / "gridtf.toml").write_text(text, encoding="utf-8")
-    made = configure(Typed("gridtf.toml"), {"GRIDTF_SITE_CONFIG": "", "HOME": str(tmp_path)}, tmp_path, job_options())
-    assert "gridtf.toml" in {str(source).partition(":")[0] for source in made.sources.values()}
+def all_blocks(language: str) -> dict[str, str]:
+    """Document and number -> the text of each code block."""
+    found = ((path, enumerate(blocks(path.read_text(encoding="utf-8"), language), start=1)) for path in DOCUMENTS)
+    return {f"{name(path)}-{number}": text for path, texts in found for number, text in texts}
 
 
-def test_readme_names_every_task_type_and_the_site_file() -> None:
-    assert [kind for kind in TASK_TYPES if f"`{kind}`" not in README] == []
-    assert SITE_FILE in README
+@pytest.mark.parametrize(("where", "text"), all_blocks("toml").items())
+def test_job_files_in_documents_are_valid(where: str, text: str, tmp_path: Path) -> None:
+    """A part of a job file, without anything to run, has a command here; docs/site.md shows a site's file."""
+    of_a_site = where.startswith("docs/site.md")
+    path = tmp_path / ("site.toml" if of_a_site else "gridtf.toml")
+    complete = of_a_site or re.search("^(command|entry) ", text, flags=re.MULTILINE)
+    path.write_text(text if complete else f'command = ["true"]\n{text}', encoding="utf-8")
+    variables = {"GRIDTF_SITE_CONFIG": str(path) if of_a_site else "", "HOME": str(tmp_path), "USER": "ann"}
+    words = ["--account", "a", "--time", "1h", "--", "true"] if of_a_site else ["gridtf.toml"]
+    made = from_arguments(words, variables, tmp_path, job_options())
+    assert made.notes == ()
+    assert of_a_site or any(str(source).startswith("gridtf.toml") for source in made.sources.values())
+
+
+@pytest.mark.parametrize("text", [pytest.param(text, id=where) for where, text in all_blocks("bash").items()])
+def test_bash_in_documents_is_valid(text: str) -> None:
+    checked = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, timeout=60, check=False)
+    assert (checked.returncode, checked.stderr) == (0, "")
+    if shutil.which("shellcheck"):
+        # a part of a script has no first line, and files and variables that are not here
+        left_out = "--exclude=SC1090,SC1091,SC2016,SC2094,SC2148,SC2154"
+        command = ["shellcheck", "--shell=bash", left_out, "-"]
+        found = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False)
+        assert found.returncode == 0, found.stdout
+
+
+def test_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 200
+    assert len(README.encode()) <= 12 * 1024
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_no_package_index_is_suggested_for_gridtf(document: Path) -> None:
+    """It is not published: there the name may be anybody's."""
+    text = document.read_text(encoding="utf-8")
+    assert re.findall(r"(?:pip|pipx|uv|uvx|conda) (?:\w+ )*['\"]?gridtf\b.*", text) == []
+
+
+def test_jobs_names_every_task_type_and_the_site_file() -> None:
+    assert [kind for kind in TASK_TYPES if f"`{kind}`" not in JOBS] == []
+    assert SITE_FILE in JOBS
 
 
 def test_every_field_of_a_status_is_documented() -> None:
-    text = (ROOT / "docs" / "observe.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "seeing.md").read_text(encoding="utf-8")
     section = text.partition("### What status() returns")[2].partition("### ")[0]
     named = set(re.findall(r"`(\w+)`", section))
     assert {*fields(JobView), *fields(TaskView), *fields(HostView)} - named == set()
 
 
-def test_readme_has_a_table_of_contents() -> None:
-    sections = re.findall(r"^## (.+)$", prose(README), flags=re.MULTILINE)
-    contents = re.findall(r"^ *[-*] \[(.+?)\]\(#", README, flags=re.MULTILINE)
-    assert contents == sections
+@pytest.mark.parametrize("page", sorted(path.stem for path in ROOT.glob("docs/*.md") if path.stem != "decisions"))
+def test_pages_of_the_documentation_have_a_list_of_contents(page: str) -> None:
+    path = ROOT / "docs" / f"{page}.md"
+    text = prose(path.read_text(encoding="utf-8"))
+    sections = [anchor(title) for title in re.findall(r"^## (.+)$", text, flags=re.MULTILINE)]
+    contents = re.findall(r"^- \[.+?\]\(#(.+?)\)", text, flags=re.MULTILINE)
+    assert contents[: len(sections)] == sections
 
 
 def test_readme_of_the_test_beds_has_every_module() -> None:

@@ -1,4 +1,4 @@
-"""docs/faults.md shows the tables of faults that are tested, and they are large enough. After a change of these,
+"""docs/reference.md shows the tables of faults that are tested, and they are large enough. After a change of these,
 ``python scripts/faulttables.py`` writes them anew."""
 
 from __future__ import annotations

@@ -137,8 +137,8 @@ def test_a_stranger_from_another_host_gets_in_without_a_fence(bed: Bed) -> None:
 
 @contextmanager
 def firewall(bed: Bed, hosts: tuple[str, ...]) -> Iterator[None]:
-    """The rules of docs/security.md are in force on these hosts, for a job of alice's on them."""
-    (rules,) = re.findall(r"```\n(table inet .*?\n)```", (CHECKOUT / "docs/security.md").read_text(), re.DOTALL)
+    """The rules of docs/site.md are in force on these hosts, for a job of alice's on them."""
+    (rules,) = re.findall(r"```\n(table inet .*?\n)```", (CHECKOUT / "docs/site.md").read_text(), re.DOTALL)
     allowed = [bed.run("n1", "getent", "hosts", name).stdout.split()[0] for name in (*hosts, "ctl")]
     values = {"job": "1", "hosts": ", ".join(allowed), "uid": bed.run("n1", "id", "-u").stdout.strip()}
     with ExitStack() as stack:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import shlex
+import sys
 import time
 from collections import Counter
 
 import pytest
 
+from gridtf.run.rundir import RunDir
 from gridtf.schedulers.slurm.hostlist import counts
-from tests.support.cluster import Bed
+from tests.support.cluster import CHECKOUT, Bed
 from tests.support.clusterscripts import (
     ENTER,
     ENVIRON,
@@ -21,6 +24,40 @@ from tests.support.clusterscripts import (
     nothing_left,
     one_gpu_each,
 )
+
+# Prints its TF_CONFIG without ports, its GPU, and fails in one task if that is asked for.
+PLACE = """\
+import json, os, sys
+def check(labels):
+    for label in labels:
+        if label > 9:
+            raise ValueError(f"bad label {label}")
+place = json.loads(os.environ["TF_CONFIG"])
+place["cluster"]["worker"] = [host.partition(":")[0] for host in place["cluster"]["worker"]]
+print("place", json.dumps({**place, "gpu": os.environ["CUDA_VISIBLE_DEVICES"]}, sort_keys=True), flush=True)
+if "fail" in sys.argv and place["task"]["index"] == 10:
+    check([3, 1, 11])
+"""
+
+
+def test_script_of_the_readme_and_its_one_line_give_tasks_the_same_places(slurm: Bed) -> None:
+    """What the README shows as before and after; and the verdict of the latter, where a task fails."""
+    folder = Folder(slurm, "readme")
+    (folder.path / "train.py").write_text(PLACE)
+    section = (CHECKOUT / "README.md").read_text(encoding="utf-8").split("\n## Before and after\n")[1]
+    script, line = (
+        re.sub(r"\bpython ", f"{shlex.quote(sys.executable)} ", block)
+        for block in re.findall(r"^```\w*\n((?:#!/bin/bash|gridtf submit).*?)^```$", section, re.M | re.S)[:2]
+    )
+    job = folder.sbatch(script).ended()
+    before = sorted(re.findall("place (.*)", job.output))
+    assert len(before) == 16, job.output
+    folder.run("bash", "-c", f"{line}gridtf wait train")
+    (run,) = folder.path.glob("gridtf-runs/*")
+    assert sorted(re.findall("place (.*)", "".join(logs(RunDir(run))))) == before
+    verdict = folder.run("bash", "-c", f"{line.rstrip()} fail\ngridtf wait train || true")
+    shown = re.escape("".join(re.findall(r"\$ gridtf wait train\n(.*?)```", section, re.DOTALL)))
+    assert re.search(re.sub(r"train\\ \\\(\d+\\\)|after\\ \d+", lambda _: ".*", shown), verdict), verdict
 
 
 def test_script_with_export_none(slurm: Bed) -> None:

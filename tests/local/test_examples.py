@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -59,19 +60,24 @@ def test_example_reaches_its_accuracy(example: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.tensorflow
-def test_scripts_of_the_page_on_training_train_alone_and_on_two_workers(tmp_path: Path) -> None:
-    """The one for a single machine, and the one with ten more lines, which runs alone as well."""
+def programs(door: str) -> list[str]:
+    """The Python blocks below this heading of docs/training.md."""
     page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
-    section = page.split("\n## From one machine to a cluster in ten lines\n")[1].split("\n## ")[0]
-    single, distributed = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    added = [line for line in distributed.splitlines() if line and line not in single.splitlines()]
-    assert len(added) <= 10, added
+    return re.findall(r"```python\n(.*?)```", page.split(f"\n## {door}\n")[1].split("\n## ")[0], re.DOTALL)
+
+
+@pytest.mark.tensorflow
+def test_keras_script_with_fit_trains_alone_and_on_two_workers(tmp_path: Path) -> None:
+    """The program, and the same one with checkpoints and an export at its end."""
+    program, end = programs("A Keras script with `fit`")
+    saving = program.partition("model.fit(")[0] + end
     run = [sys.executable, "-m", "gridtf", "run", "--workers", "2", "--tasks-per-node", "2", "--name", "two", "--"]
     alone = [sys.executable, "train.py"]
     for folder, script, command in (
-        ("a", single, alone),
-        ("b", distributed, alone),
-        ("c", distributed, [*run, *alone]),
+        ("a", program, alone),
+        ("b", program, [*run, *alone]),
+        ("c", saving, alone),
+        ("d", saving, [*run, *alone]),
     ):
         here = tmp_path / folder
         here.mkdir()
@@ -85,17 +91,16 @@ def test_scripts_of_the_page_on_training_train_alone_and_on_two_workers(tmp_path
         reached = [float(value) for value in re.findall(r"- accuracy: (\S+)", output)]
         assert len(reached) == 5 * max(1, len(logs)), output
         assert reached[-1] > 0.8, output
-    assert (tmp_path / "b/output/export/saved_model.pb").exists()
-    (output_dir,) = (tmp_path / "c").glob("gridtf-runs/*/output")
+    assert all((tmp_path / folder / "model.keras").exists() for folder in "ab")
+    assert (tmp_path / "c/output/export/saved_model.pb").exists()
+    (output_dir,) = (tmp_path / "d").glob("gridtf-runs/*/output")
     assert {path.name for path in output_dir.iterdir()} == {"checkpoints", "export"}
 
 
 @pytest.mark.tensorflow
-def test_keras_script_of_the_readme_trains_on_two_workers_and_alone(tmp_path: Path) -> None:
-    section = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## A Keras script, distributed\n")[1]
-    match = re.search(r"```python\n(.*?)```", section, re.DOTALL)
-    assert match
-    (tmp_path / "train.py").write_text(match[1], encoding="utf-8")
+def test_loop_of_ones_own_trains_on_two_workers_and_alone(tmp_path: Path) -> None:
+    (program,) = programs("A loop of your own")
+    (tmp_path / "train.py").write_text(program, encoding="utf-8")
     alone = [sys.executable, "train.py"]
     together = [sys.executable, "-m", "gridtf", "run", "--workers", "2", "--tasks-per-node", "2", "--", *alone]
     for command, workers in ((alone, 1), (together, 2)):
@@ -114,6 +119,29 @@ def test_keras_script_of_the_readme_trains_on_two_workers_and_alone(tmp_path: Pa
         losses = [float(loss) for loss in re.findall(rf"step \d+, loss (\S+), {workers} workers", output)]
         assert len(losses) == 4 * workers
         assert losses[-1] < losses[0]
+
+
+@pytest.mark.tensorflow
+def test_old_program_with_flags_trains_by_the_line_of_the_page(tmp_path: Path) -> None:
+    (program,) = programs("An old program with `--ps_hosts`")
+    (tmp_path / "train.py").write_text(program, encoding="utf-8")
+    page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8").replace("\\\n", "")
+    line = re.findall(r"^gridtf submit (.*--ps_hosts.*)$", page, re.MULTILINE)[0]
+    words = shlex.split(line.replace("-- python ", f"--tasks-per-node 3 -- {shlex.quote(sys.executable)} "))
+    done = subprocess.run(
+        [sys.executable, "-m", "gridtf", "run", *words],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=_LIMIT,
+        check=False,
+    )
+    logs = "".join(log.read_text() for log in tmp_path.glob("gridtf-runs/*/attempt-1/logs/*.log"))
+    assert done.returncode == 0, done.stderr + logs
+    losses = [float(loss) for loss in re.findall(r"step \d+, loss (\S+)", logs)]
+    assert losses
+    assert losses[-1] < 0.69  # ln 2: what it is with weights of zero
 
 
 def test_slurm_and_sge_script_examples_share_their_program() -> None:

@@ -1,7 +1,7 @@
 """Faults of hosts, schedulers and gridtf's own processes, each with the first line that `gridtf status` must have.
 
 All of them befall jobs that were submitted, of two tasks on two hosts (on one with the local scheduler), many at once:
-tests/local/test_host_faults.py and tests/cluster/test_host_faults.py. docs/faults.md shows them. Faults of
+tests/local/test_host_faults.py and tests/cluster/test_host_faults.py. docs/reference.md shows them. Faults of
 programs: programfaults.py.
 """
 

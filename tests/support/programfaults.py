@@ -1,7 +1,7 @@
 """Faults of programs, each with the first line that `gridtf status` and the verdict must have for it.
 
 All of them are run on this machine (tests/local/test_program_faults.py), and some that stand for the others also on
-clusters, by `gridtf run` inside one allocation (tests/cluster/test_program_faults.py). docs/faults.md shows them
+clusters, by `gridtf run` inside one allocation (tests/cluster/test_program_faults.py). docs/reference.md shows them
 (scripts/faulttables.py). Other faults: hostfaults.py.
 """
 

@@ -50,7 +50,7 @@ class Journal:
         """Note an event of the launcher.
 
         Args:
-            event: What has happened, as in docs/observe.md.
+            event: What has happened, as in docs/seeing.md.
             more: What belongs to it; a ``time``, in seconds since the epoch, if it was not now.
         """
         self.add([{"time": self._system.time(), "event": event, **more}])

@@ -80,7 +80,7 @@ def test_without_textual_it_says_what_to_install(
 ) -> None:
     assert main(["monitor", str(run)]) == 1
     lines = capsys.readouterr().err.splitlines()
-    assert "pip install 'gridtf[monitor]'" in lines[0]
+    assert "pip install textual" in lines[0]
     assert f"gridtf status {run} --watch" in lines[-1]
     assert len(lines) == 3
 

@@ -234,8 +234,8 @@ def test_error_on_unknown_scheduler_lists_plugins(tmp_path: Path) -> None:
     ]
 
 
-def test_code_in_docs_schedulers_md_is_that_of_examples_pbs() -> None:
-    text = (ROOT / "docs" / "schedulers.md").read_text(encoding="utf-8")
+def test_code_in_docs_extending_is_that_of_examples_pbs() -> None:
+    text = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
     code = (ROOT / "examples" / "pbs" / "gridtf_pbs.py").read_text(encoding="utf-8")
     shown = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert len(shown) > 8
