@@ -187,11 +187,11 @@ def test_readme_is_short() -> None:
     assert len(README.encode()) <= 12 * 1024
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
-def test_no_package_index_is_suggested_for_gridtf(document: Path) -> None:
+def test_no_package_index_is_suggested_for_gridtf() -> None:
     """It is not published: there the name may be anybody's."""
-    text = document.read_text(encoding="utf-8")
-    assert re.findall(r"(?:pip|pipx|uv|uvx|conda) (?:\w+ )*['\"]?gridtf\b.*", text) == []
+    pattern = re.compile(r"(?:pip|pipx|uv|uvx|conda) (?:[\w-]+ )*['\"]?gridtf\b.*")
+    texts = {path: path.read_text(encoding="utf-8") for path in (*DOCUMENTS, *ROOT.glob("gridtf/**/*.py"))}
+    assert {name(path): found for path, text in texts.items() if (found := pattern.findall(text))} == {}
 
 
 def test_jobs_names_every_task_type_and_the_site_file() -> None:

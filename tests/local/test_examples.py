@@ -70,6 +70,8 @@ def programs(door: str) -> list[str]:
 def test_keras_script_with_fit_trains_alone_and_on_two_workers(tmp_path: Path) -> None:
     """The program, and the same one with checkpoints and an export at its end."""
     program, end = programs("A Keras script with `fit`")
+    changed = [line for line in program.splitlines() if re.search("gridtf|group|training", line)]
+    assert [line.partition("  # ")[2][:1] for line in changed] == ["1", "2", "3", "o"], changed  # "one task writes …"
     saving = program.partition("model.fit(")[0] + end
     run = [sys.executable, "-m", "gridtf", "run", "--workers", "2", "--tasks-per-node", "2", "--name", "two", "--"]
     alone = [sys.executable, "train.py"]
