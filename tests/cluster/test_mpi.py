@@ -125,8 +125,7 @@ def ready(job: ClusterJob, count: int = 16) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.tensorflow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", [OPEN_MPI, MPICH])
-@on_every_scheduler
+@pytest.mark.parametrize(("bed", "kind"), [("slurm", MPICH), ("sge", OPEN_MPI)], indirect=["bed"])
 def test_all_reduce_of_a_gradient_over_sixteen_ranks(bed: Bed, kind: str) -> None:
     job = submit(bed, kind, GRADIENTS, options=("--env=TF_CPP_MIN_LOG_LEVEL=2",))
     assert job.verdict(800)["state"] == "COMPLETED", job.output
@@ -137,8 +136,7 @@ def test_all_reduce_of_a_gradient_over_sixteen_ranks(bed: Bed, kind: str) -> Non
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", [OPEN_MPI, MPICH])
-@on_every_scheduler
+@pytest.mark.parametrize(("bed", "kind"), [("slurm", OPEN_MPI), ("sge", MPICH)], indirect=["bed"])
 @pytest.mark.parametrize("how", ["raise", "abort", "kill", "mpirun", "cancel"])
 def test_end_of_a_world_has_its_first_cause(bed: Bed, kind: str, how: str) -> None:
     job = submit(bed, kind, FAULTS, how)
