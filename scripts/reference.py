@@ -1,5 +1,5 @@
-"""Writes docs/reference.md, the manual pages in docs/man and docs/status.schema.json from gridtf itself: the table of
-options, the docstrings of JobSpec, TaskSpec and the views of jobs, and the parsers of the commands.
+"""Writes docs/reference.md, docs/man, docs/completions and docs/status.schema.json from gridtf itself: the table of
+options, the docstrings of JobSpec, TaskSpec and the views of jobs, the parsers of the commands.
 
     python scripts/reference.py      after a change of an option, a key, a command or a view
 
@@ -18,7 +18,7 @@ from pathlib import Path
 import statusschema
 
 import gridtf
-from gridtf.cli import COMMANDS
+from gridtf.cli import COMMANDS, completion
 from gridtf.cli.common import WITH_JOB_OPTIONS, find_command
 from gridtf.cli.submit import LAYERS
 from gridtf.jobspec.options import GROUPS, PREFIX, Option
@@ -264,15 +264,20 @@ def _roff(text: str) -> str:
     return f"\\&{text}" if text.startswith((".", "'")) else text
 
 
+def completions() -> dict[str, str]:
+    """Shell -> the code that its tab completion loads, so that no start of a shell runs gridtf."""
+    return {shell: completion.code(shell) for shell in completion.SHELLS}
+
+
 def main() -> None:
     """Write all of it."""
     (ROOT / "docs/reference.md").write_text(markdown(), encoding="utf-8")
     (ROOT / "docs/status.schema.json").write_text(statusschema.text(attributes), encoding="utf-8")
-    folder = ROOT / "docs/man"
-    shutil.rmtree(folder, ignore_errors=True)
-    for name, text in pages().items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
+    for folder, made in (("docs/man", pages()), ("docs/completions", completions())):
+        shutil.rmtree(ROOT / folder, ignore_errors=True)
+        for name, text in made.items():
+            (ROOT / folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (ROOT / folder / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
