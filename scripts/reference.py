@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
 import re
 import shutil
 from collections.abc import Iterable, Iterator
@@ -133,6 +134,7 @@ def markdown() -> str:
         "- [Commands](#commands)",
         "- [Exit codes](#exit-codes)",
         "- [Files](#files)",
+        "- [Tested on](#tested-on)",
         "",
         "## Keys and options of a job",
         "",
@@ -157,8 +159,26 @@ def markdown() -> str:
         "| file | what it is |",
         "| --- | --- |",
         *(f"| `{file}` | {text} |" for file, text in _FILES.items()),
+        "",
+        *_tested(),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _tested() -> Iterator[str]:
+    """The results that runs of the conformance suite have written."""
+    yield from (
+        "## Tested on",
+        "",
+        "The conformance suite (`gridtf.testing`) has submitted, watched and cancelled jobs on",
+    )
+    yield from ("these; a row is written by the run itself (`scripts/test --record`), never by hand.", "")
+    columns = ("scheduler", "version", "system", "python", "gridtf", "commit", "date", "passed", "failed")
+    yield from (f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}")
+    for file in sorted((ROOT / "tests/recorded/tested").glob("*.json")):
+        found = json.loads(file.read_text(encoding="utf-8"))
+        cells = [str(len(found[name])) if isinstance(found[name], list) else found[name] for name in columns]
+        yield f"| {' | '.join(cells)} |"
 
 
 def _commands() -> Iterator[str]:
