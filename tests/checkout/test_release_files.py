@@ -16,6 +16,7 @@ import yaml
 
 import gridtf
 from gridtf.jobspec import jobfile
+from tests.support.ondemand import rendered
 from tests.support.packages import need_program
 from tests.support.tools import run_tool
 
@@ -149,28 +150,6 @@ def test_module_offers_the_command_and_leaves_python_to_the_user(tmp_path: Path)
 
 
 # --- Open OnDemand
-
-_ERB = """
-require "erb"; require "json"; require "shellwords"; require "ostruct"
-context = OpenStruct.new(JSON.parse(ARGV[1]))
-puts ERB.new(File.read(ARGV[0]), trim_mode: "-").result(context.instance_eval { binding })
-"""
-
-
-def rendered(path: str, **typed: object) -> str:
-    """A file of the app, with what a user typed into the form, as OnDemand renders it."""
-    ruby = need_program("ruby")
-    form = loaded("packaging/ondemand/form.yml")
-    assert {*typed} <= {*form["form"]} - {"bc_account", "bc_queue", "bc_num_hours"} == {*form["attributes"]}
-    done = subprocess.run(
-        [ruby, "-e", _ERB, str(PACKAGING / "ondemand" / path), json.dumps(typed)],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.mark.timeout(600)  # with the installation
