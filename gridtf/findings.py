@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 
+import gridtf
 from gridtf.errors import GridtfError, SchedulerError
 from gridtf.text import toml
 from gridtf.values import Value
@@ -117,3 +119,29 @@ def missing(check: str, message: str, setting: Setting) -> Items:
     """A warning that jobs need a setting, with the line to write as its hint; and the setting."""
     yield Finding(Level.WARNING, check, message, f"write {setting.line}")
     yield setting
+
+
+def result(scheduler: str, version: str, outcomes: Mapping[str, bool]) -> dict[str, str | list[str]]:
+    """What a site can send of a test: versions and the names of what was tested, and none of hosts, users or jobs.
+
+    Args:
+        scheduler: Its title.
+        version: As its commands tell it.
+        outcomes: What was tested, a check or a test -> whether it passed.
+    """
+    import platform
+    import time
+
+    system = "Linux"
+    with contextlib.suppress(OSError):  # it has no os-release
+        system = platform.freedesktop_os_release()["PRETTY_NAME"]
+    return {
+        "scheduler": scheduler,
+        "version": version,
+        "system": f"{system}, {platform.machine()}",
+        "python": platform.python_version(),
+        "gridtf": gridtf.__version__,
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "passed": sorted(name for name, passed in outcomes.items() if passed),
+        "failed": sorted(name for name, passed in outcomes.items() if not passed),
+    }

@@ -10,7 +10,8 @@ A plugin's author derives a class and sets what is specific to the scheduler::
 
 SchedulerConformance is for all schedulers, BatchConformance for those whose halves are a CommandLogin and a BatchInJob
 (CommandConformance: a CommandLogin): programs on PATH stand in for their commands and print recorded outputs.
-LiveConformance submits jobs to a real cluster of the scheduler.
+LiveConformance submits jobs to a real cluster of the scheduler. pytest with ``-p gridtf.testing --gridtf-result FILE``
+writes which of its tests have passed, and on which versions, into a file that a site can send.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -31,6 +32,7 @@ import pytest
 
 from gridtf import resources, schedulers
 from gridtf.errors import GridtfError, MaybeSubmittedError, SchedulerError, SpecError
+from gridtf.findings import result
 from gridtf.jobspec.options import Option
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
@@ -729,3 +731,41 @@ open({str(result)!r}, "w").write(text)
         current, job_id, hosts = json.loads(result.read_text())
         assert current and job_id == job.job_id, (current, job_id)
         assert hosts and len(hosts) == len(set(hosts)), hosts
+
+
+# --- what a site can send
+
+_OPTION = "--gridtf-result"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option, where this module is a plugin of pytest."""
+    parser.addoption(_OPTION, metavar="FILE", help="write what LiveConformance has tested, and on which versions")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Note what is tested, if that is to be written."""
+    if config.getoption(_OPTION):
+        config.pluginmanager.register(_Result(Path(config.getoption(_OPTION))))
+
+
+class _Result:
+    """Notes how the tests of a live scheduler have ended, and writes it at the end."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._outcomes: dict[str, bool] = {}
+        self._scheduler: Scheduler | None = None
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Function) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if item.cls is not None and issubclass(item.cls, LiveConformance) and not report.skipped:
+            self._scheduler = item.cls.scheduler
+            self._outcomes[item.name] = self._outcomes.get(item.name, True) and report.passed
+        return report
+
+    def pytest_sessionfinish(self) -> None:
+        if self._scheduler:
+            found = result(self._scheduler.title, self._scheduler.login.version(), self._outcomes)
+            self._file.write_text(f"{json.dumps(found, indent=1)}\n", encoding="utf-8")

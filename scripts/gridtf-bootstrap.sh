@@ -20,11 +20,19 @@ fi
 # The working folder stays off sys.path: gridtf must not import a random.py or logging.py of the user's.
 _gridtf_path='import sys
 sys.path[:] = [folder for folder in sys.path if folder]'
-# Runs gridtf.bootstrap with as little start-up as possible.
+# Runs gridtf.bootstrap with as little start-up as possible; once more after a pause, where its files are just being replaced.
 _gridtf_code="import gc
 gc.disable() # until all modules are loaded
 $_gridtf_path
-from gridtf.bootstrap.main import main
+try:
+    from gridtf.bootstrap.main import main
+except ImportError:
+    import os, time
+    if 'GRIDTF_STARTED_AGAIN' in os.environ:
+        raise
+    os.environ['GRIDTF_STARTED_AGAIN'] = '1'
+    time.sleep(10)
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 sys.exit(main(sys.argv[1:]))"
 
 # Set GRIDTF_PYTHON to a Python that has gridtf: that of the gridtf command, or python3.

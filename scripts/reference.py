@@ -1,5 +1,5 @@
-"""Writes docs/reference.md, the manual pages in docs/man and docs/status.schema.json from gridtf itself: the table of
-options, the docstrings of JobSpec, TaskSpec and the views of jobs, and the parsers of the commands. The last part of
+"""Writes docs/reference.md, docs/man, docs/completions and docs/status.schema.json from gridtf itself: the table of
+options, the docstrings of JobSpec, TaskSpec and the views of jobs, the parsers of the commands. The last part of
 docs/reference.md, on faults, is not made here: its tables are those of scripts/faulttables.py.
 
     python scripts/reference.py      after a change of an option, a key, a command or a view
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
 import re
 import shutil
 from collections.abc import Iterable, Iterator
@@ -19,7 +20,7 @@ from pathlib import Path
 import statusschema
 
 import gridtf
-from gridtf.cli import COMMANDS
+from gridtf.cli import COMMANDS, completion
 from gridtf.cli.common import WITH_JOB_OPTIONS, find_command
 from gridtf.cli.submit import LAYERS
 from gridtf.jobspec.options import GROUPS, PREFIX, Option
@@ -140,6 +141,7 @@ def markdown() -> str:
         "- [Commands](#commands)",
         "- [Exit codes](#exit-codes)",
         "- [Files](#files)",
+        "- [Tested on](#tested-on)",
         "- [Faults](#faults)",
         "",
         "## Keys and options of a job",
@@ -165,8 +167,26 @@ def markdown() -> str:
         "| file | what it is |",
         "| --- | --- |",
         *(f"| `{file}` | {text} |" for file, text in _FILES.items()),
+        "",
+        *_tested(),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _tested() -> Iterator[str]:
+    """The results that runs of the conformance suite have written."""
+    yield from (
+        "## Tested on",
+        "",
+        "The conformance suite (`gridtf.testing`) has submitted, watched and cancelled jobs on",
+    )
+    yield from ("these; a row is written by the run itself (`scripts/test --record`), never by hand.", "")
+    columns = ("scheduler", "version", "system", "python", "gridtf", "commit", "date", "passed", "failed")
+    yield from (f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}")
+    for file in sorted((ROOT / "tests/recorded/tested").glob("*.json")):
+        found = json.loads(file.read_text(encoding="utf-8"))
+        cells = [str(len(found[name])) if isinstance(found[name], list) else found[name] for name in columns]
+        yield f"| {' | '.join(cells)} |"
 
 
 def _commands() -> Iterator[str]:
@@ -272,16 +292,21 @@ def _roff(text: str) -> str:
     return f"\\&{text}" if text.startswith((".", "'")) else text
 
 
+def completions() -> dict[str, str]:
+    """Shell -> the code that its tab completion loads, so that no start of a shell runs gridtf."""
+    return {shell: completion.code(shell) for shell in completion.SHELLS}
+
+
 def main() -> None:
     """Write all of it."""
     reference = ROOT / "docs/reference.md"
     reference.write_text(page(reference.read_text(encoding="utf-8")), encoding="utf-8")
     (ROOT / "docs/status.schema.json").write_text(statusschema.text(attributes), encoding="utf-8")
-    folder = ROOT / "docs/man"
-    shutil.rmtree(folder, ignore_errors=True)
-    for name, text in pages().items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
+    for folder, made in (("docs/man", pages()), ("docs/completions", completions())):
+        shutil.rmtree(ROOT / folder, ignore_errors=True)
+        for name, text in made.items():
+            (ROOT / folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (ROOT / folder / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def _own_home(_homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--record", action="store_true", help="write down how long the tests took: tests/durations.json")
+    parser.addoption("--record", action="store_true", help="write tests/durations.json, tests/recorded/tested")
     versions = "also run tests on these versions of Slurm: tests/support/versions.py"
     parser.addoption("--slurm-versions", metavar="20.11,24.11", default="", help=versions)
 

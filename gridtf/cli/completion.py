@@ -13,13 +13,13 @@ from gridtf.cli import COMMANDS, output
 from gridtf.cli.common import find_command, new_parser
 from gridtf.jobspec.arguments import Parser
 
+SHELLS = ("bash", "zsh", "fish")
 _FILES = ("JOBFILE", "FILE", "DIR", "PROGRAM", "IMAGE")  # metavars of paths
 
 
 def parser(**more: Any) -> Parser:
     made = new_parser("completion", "bash|zsh|fish", (), **more)
-    shells = ("bash", "zsh", "fish")
-    made.add_argument("shell", choices=shells, metavar="|".join(shells), help="for which shell")
+    made.add_argument("shell", choices=SHELLS, metavar="|".join(SHELLS), help="for which shell")
     made.epilog = (
         'in ~/.bashrc:                eval "$(gridtf completion bash)"\n'
         'in ~/.zshrc:                 eval "$(gridtf completion zsh)"\n'
@@ -29,9 +29,13 @@ def parser(**more: Any) -> Parser:
 
 
 def run(arguments: Namespace) -> int:
-    code = shellcode(["gridtf"], use_defaults=False, shell=arguments.shell)  # complete() offers files where they fit
-    output.write(f"{code}\n")
+    output.write(code(arguments.shell))
     return 0
+
+
+def code(shell: str) -> str:
+    """The code for one of SHELLS, which asks gridtf itself at each Tab."""
+    return f"{shellcode(['gridtf'], use_defaults=False, shell=shell)}\n"  # complete() offers files where they fit
 
 
 def complete() -> int:

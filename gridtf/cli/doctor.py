@@ -8,19 +8,22 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gridtf import schedulers
 from gridtf.cli import output
 from gridtf.cli.common import new_parser
 from gridtf.errors import GridtfError, UsageError
-from gridtf.findings import Examination, Finding, Level, Setting
+from gridtf.findings import Examination, Finding, Level, Setting, result
 from gridtf.jobspec import config
 from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.layers import Given
 from gridtf.jobspec.options import OPTIONS, Table
 from gridtf.run.rundir import here
 from gridtf.text import counted, plain
+
+if TYPE_CHECKING:
+    from gridtf.schedulers.api import Scheduler
 
 _NEEDED = ("scheduler", "configuration")
 _WIDTH = len(Level.FAILURE)
@@ -123,7 +126,8 @@ def _run(file: Path | None, *, as_json: bool, given: Given = (), probe: Probe | 
         except GridtfError as error:  # the findings are printed all the same
             problem = error
     if as_json:
-        output.write(f"{_as_json(found, written)}\n")
+        sent = _result(found, login.look(environ, here(), given).scheduler) if probe is not None else None
+        output.write(f"{_as_json(found, written, sent)}\n")
     else:
         lines = _lines(found.findings) + ([] if file is not None else _where(found, own))
         output.write("".join(f"{plain(line)}\n" for line in lines))
@@ -164,10 +168,16 @@ def _as_options(settings: Sequence[Setting]) -> Iterator[str]:
         yield from (f"--{setting.key.replace('_', '-')}={value}" for value in values)
 
 
-def _as_json(found: Examination, written: Path | None) -> str:
+def _result(found: Examination, scheduler: Scheduler | None) -> Mapping[str, object]:
+    """What this site can send of the examination: which checks had a failure, without their texts."""
+    outcomes = {finding.check: True for finding in found.findings} | {wrong.check: False for wrong in found.failures}
+    return result(scheduler.title if scheduler else "", scheduler.login.version() if scheduler else "", outcomes)
+
+
+def _as_json(found: Examination, written: Path | None, sent: Mapping[str, object] | None) -> str:
     from gridtf.cli.show import as_json
 
-    return as_json({"findings": found.findings, "settings": found.settings, "written": written})
+    return as_json({"findings": found.findings, "settings": found.settings, "written": written, "result": sent})
 
 
 def _lines(findings: Sequence[Finding]) -> list[str]:

@@ -45,6 +45,10 @@ class Login(ABC):
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
 
+    def version(self) -> str:
+        """What the scheduler's commands call themselves: ``slurm-wlm 22.05.8``, ``SGE 8.1.9``; empty: not known."""
+        return ""
+
     def with_site(self, plan: Plan) -> Plan:
         """The plan with ``site``: what its directives and its check depend on at this site. Called once for a plan."""
         return plan
@@ -236,12 +240,21 @@ class CommandLogin(Login):
     Attributes:
         commands: Runs them.
         list_command: Command that lists the user's own jobs, for messages.
+        version_command: Command whose first line of output has the version; empty: none.
         server_variables: Variables by which users choose the server that the commands ask.
     """
 
     commands: ClassVar[Commands]
     list_command: ClassVar[str] = ""
+    version_command: ClassVar[tuple[str, ...]] = ()
     server_variables: ClassVar[tuple[str, ...]] = ()
+
+    def version(self) -> str:
+        with contextlib.suppress(SchedulerError):
+            if self.version_command:
+                said = self.commands.run(self.version_command, limit=self.commands.query_limit).out
+                return said.strip().partition("\n")[0]
+        return ""
 
     def submit(self, plan: Plan) -> SubmitResult:
         command = self.submit_command(plan)

@@ -28,7 +28,7 @@ resources:
 secrets:
 hook:
 files: errors
-findings: errors text values
+findings: gridtf errors text values
 jobspec: errors files text values
 run: gridtf errors files jobspec text values
 host: errors files text values
@@ -60,7 +60,7 @@ doctor: errors files findings host jobspec login observe run schedulers states t
 cli: gridtf bootstrap.main doctor errors files findings host jobspec login monitor observe report resources run
     schedulers secrets states text values
 __main__: cli
-testing: errors jobspec login resources run schedulers states values
+testing: errors findings jobspec login resources run schedulers states values
 """
 ARROWS = {
     own: {target.replace("gridtf", "") for target in targets.split()}

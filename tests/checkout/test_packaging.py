@@ -78,6 +78,9 @@ def test_wheel_contains_the_package_and_nothing_else(wheel: Path) -> None:
     assert names == code | templates | about | manual | {
         licence,
         f"{data}/doc/gridtf/status.schema.json",
+        f"{data}/bash-completion/completions/gridtf",
+        f"{data}/zsh/site-functions/_gridtf",
+        f"{data}/fish/vendor_completions.d/gridtf.fish",
         "gridtf/py.typed",
         "gridtf/scripts/gridtf-bootstrap.sh",
     }

@@ -33,10 +33,11 @@ def test_schema_of_status_is_up_to_date() -> None:
     assert (ROOT / "docs/status.schema.json").read_text(encoding="utf-8") == made
 
 
-def test_manual_pages_are_up_to_date() -> None:
-    folder = ROOT / "docs/man"
-    there = {str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in folder.glob("*/*")}
-    assert there == PAGES
+@pytest.mark.parametrize(("folder", "made"), [("man", PAGES), ("completions", reference.completions())])
+def test_manual_pages_and_completions_are_up_to_date(folder: str, made: dict[str, str]) -> None:
+    files = [path for path in (ROOT / "docs" / folder).rglob("*") if path.is_file()]
+    there = {str(path.relative_to(ROOT / "docs" / folder)): path.read_text(encoding="utf-8") for path in files}
+    assert there == made
 
 
 def test_every_key_option_and_command_is_in_the_reference() -> None:

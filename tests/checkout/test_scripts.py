@@ -43,6 +43,7 @@ def test_scripts_are_found() -> None:
         "scripts/test",
         "scripts/bench",
         "scripts/lock",
+        "scripts/release",
         "scripts/gridtf-bootstrap.sh",
         ".ci/run",
     } <= names
@@ -57,7 +58,7 @@ def test_shellcheck(script: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", ["quickstart", "test", "bench", "lock"])
+@pytest.mark.parametrize("name", ["quickstart", "test", "bench", "lock", "release"])
 def test_help_needs_no_environment(name: str, tmp_path: Path) -> None:
     """Help is shown from any folder, with a space in the path of the checkout, and makes no files."""
     checkout = tmp_path / "a check out"

@@ -195,6 +195,10 @@ def test_first_job_runs_with_the_written_file_and_no_other_option(bed: Bed, writ
     seen = doctor(bed, "--probe")
     assert {finding["check"]: finding["level"] for finding in seen["findings"]}["probe.hosts"] == "ok"
     assert set(problems(seen)) <= {("warning", "time")}
+    sent = seen["result"]
+    assert re.fullmatch({"slurm": r"slurm\S* 2[\d.]+", "sge": r"SGE 8[\d.]+\w*"}[bed.kind], sent["version"])
+    assert (sent["failed"], "probe.hosts" in sent["passed"]) == ([], True)
+    assert not re.search(r"alice|/mnt|\bn1\b", json.dumps(sent))
     again = gridtf(bed, "init", env=ENVIRON, check=False)
     assert (again.returncode, (bed.home() / CONFIG).read_text()) == (2, written)
 

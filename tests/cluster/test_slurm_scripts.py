@@ -9,6 +9,7 @@ import time
 from collections import Counter
 
 import pytest
+import yaml
 
 from gridtf.run.rundir import RunDir
 from gridtf.schedulers.slurm.hostlist import counts
@@ -24,6 +25,7 @@ from tests.support.clusterscripts import (
     nothing_left,
     one_gpu_each,
 )
+from tests.support.ondemand import rendered
 
 # Prints its TF_CONFIG without ports, its GPU, and fails in one task if that is asked for.
 PLACE = """\
@@ -65,6 +67,19 @@ def test_script_with_export_none(slurm: Bed) -> None:
     script = f"{ENTER}\n{RUN}gridtf_run -- {TASK}"
     job = folder.sbatch(script, "--export=NONE", "--nodes=2", "--ntasks-per-node=2", "--gpus-per-node=2").ended()
     one_gpu_each(folder.tasks(job.id), 4)
+
+
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_session_of_open_ondemand(slurm: Bed, gpus: int) -> None:
+    """The app of packaging/ondemand, submitted with the options that it asks for."""
+    folder = Folder(slurm, f"session-{gpus}")
+    typed = {"modules": "", "command": TASK, "folder": folder.seen_as, "nodes": 2, "gpus_per_node": gpus}
+    script = rendered("template/script.sh.erb", **typed)
+    native = yaml.safe_load(rendered("submit.yml.erb", **typed))["script"]["native"]
+    job = folder.sbatch(script, *native).ended()
+    tasks = folder.tasks(job.id)
+    assert Counter(task.host for task in tasks.values()) == {"n1": 2, "n2": 2}, job.output
+    assert {task.gpus for task in tasks.values()} == ({("0",), ("1",)} if gpus else {()})
 
 
 @pytest.mark.parametrize(

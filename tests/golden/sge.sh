@@ -71,6 +71,7 @@ export GRIDTF_REQUEST='{
   "left_open": ["gpus_per_node", "nodes"]
 }'
 
+[ -e /opt/gridtf/lib/gridtf-bootstrap.sh ] || sleep 10 # its files may be just replaced by those of another version
 # shellcheck source=/dev/null
 source /opt/gridtf/lib/gridtf-bootstrap.sh || _gridtf_stop 'gridtf is not installed on this host: install it in a shared folder'
 gridtf_exec

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import call
-from tests.support.packages import need_program
+from tests.support.packages import need_library, need_program
 
 # A line as typed, and after Tab.
 LINES = [
@@ -37,28 +37,48 @@ def environ(here: Path) -> dict[str, str]:
     return {**os.environ, "HOME": str(here), "PATH": f"{here / 'bin'}:{os.environ['PATH']}", "TERM": "xterm"}
 
 
+# How the code comes into the shell: by its start-up file, or from where the wheel has put it, below share/.
+how = pytest.mark.parametrize("how", ["sourced", "installed"])
+
+
+@how
 @pytest.mark.timeout(400)  # with the installation
-def test_completion_in_fish(environ: dict[str, str], here: Path) -> None:
+def test_completion_in_fish(environ: dict[str, str], here: Path, how: str) -> None:
     fish = need_program("fish")
-    (here / "code.fish").write_text(call("completion", "fish").stdout)
+    (here / "gridtf.fish").write_text(call("completion", "fish").stdout)
+    load = {"sourced": "source gridtf.fish", "installed": "set -p fish_complete_path $PWD"}[how]
     for typed, expected in LINES:
-        code = f"source code.fish; complete -C '{typed}'"
+        code = f"{load}; complete -C '{typed}'"
         done = subprocess.run(
             [fish, "--no-config", "-c", code], env=environ, capture_output=True, text=True, timeout=180
         )
         assert [line.partition("\t")[0] for line in done.stdout.splitlines()] == [expected.split()[-1]], done
 
 
-def test_completion_in_zsh(environ: dict[str, str], here: Path) -> None:
+def test_completion_in_bash_is_loaded_at_the_first_tab(environ: dict[str, str], here: Path) -> None:
+    """By bash-completion, from a folder that a module has added to XDG_DATA_DIRS."""
+    start = need_library("/usr/share/bash-completion/bash_completion", "bash-completion")
+    folder = here / "share/bash-completion/completions"
+    folder.mkdir(parents=True)
+    (folder / "gridtf").write_text(call("completion", "bash").stdout)
+    code = f". {start}; _completion_loader gridtf; complete -p gridtf"
+    own = {**environ, "XDG_DATA_DIRS": f"{here / 'share'}:/usr/share"}
+    done = subprocess.run(["bash", "--norc", "-c", code], env=own, capture_output=True, text=True, timeout=180)
+    assert done.stdout == "complete -o bashdefault -o nospace -F _python_argcomplete gridtf\n", done.stderr
+
+
+@how
+def test_completion_in_zsh(environ: dict[str, str], here: Path, how: str) -> None:
     zsh = need_program("zsh")
-    (here / "code.zsh").write_text(call("completion", "zsh").stdout)
+    (here / "_gridtf").write_text(call("completion", "zsh").stdout)
+    before, after = {"sourced": ("", "source ./_gridtf;"), "installed": ("fpath=($PWD $fpath);", "")}[how]
     master, slave = pty.openpty()
     with subprocess.Popen(
         [zsh, "-f", "-i"], stdin=slave, stdout=slave, stderr=slave, env=environ, start_new_session=True
     ) as shell:
         os.close(slave)
         try:
-            _type(master, "autoload -Uz compinit; compinit -u -D; source ./code.zsh; echo rea''dy\n", "ready")
+            _type(master, f"{before} autoload -Uz compinit; compinit -u -D; {after} echo rea''dy\n", "ready")
             for typed, expected in LINES:
                 _type(master, f"{typed}\t", expected)
                 os.write(master, b"\x15")  # Ctrl-U deletes the line

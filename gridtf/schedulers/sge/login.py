@@ -27,6 +27,7 @@ class GridEngineLogin(CommandLogin):
 
     commands = sge
     directive_prefix = "#$"
+    version_command = ("qstat", "-help")
     inherits_environment = False  # qsub without -V
     accounting_delay = 20.0  # accounting_flush_time in sge_conf(5) is mostly 15 s
     list_command = "qstat -u $USER"

@@ -28,6 +28,7 @@ class SlurmLogin(CommandLogin):
 
     commands = slurm
     directive_prefix = "#SBATCH"
+    version_command = ("sbatch", "--version")
     list_command = "squeue --me"
     server_variables = ("SLURM_CONF", "SLURM_CLUSTERS")
     parse_native = staticmethod(submit.parse_native)

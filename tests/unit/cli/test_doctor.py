@@ -213,6 +213,17 @@ def test_probe_takes_options_of_submit_and_its_findings_replace_others(
     assert 'interface = "ib0"' in Path("f.toml").read_text()
 
 
+def test_probe_gives_a_result_that_can_be_sent(found: list[Finding], capsys: Captured) -> None:
+    found += [Finding(Level.OK, "pe", "pe mpi of alice"), Finding(Level.FAILURE, "pe", "pe x has no slots", "ask")]
+    assert main(["doctor", "--probe", "--json", "--scheduler", "local"]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    result = answer["result"]
+    assert (result["scheduler"], result["version"], result["failed"]) == ("the local scheduler", "", ["pe"])
+    assert "alice" not in json.dumps(result)
+    assert main(["doctor", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["result"] is None
+
+
 @pytest.mark.parametrize(("check", "kept"), [("probe.job", False), ("probe.submission", True)])
 def test_question_that_the_probe_has_answered_is_not_asked_again(
     found: list[Finding], monkeypatch: pytest.MonkeyPatch, capsys: Captured, check: str, kept: bool
