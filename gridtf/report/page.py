@@ -18,6 +18,7 @@ from gridtf.report.drawing import time_axis
 from gridtf.report.gather import Material, gather
 from gridtf.run.rundir import RunDir
 from gridtf.secrets import MASK, Masker
+from gridtf.states import TaskState
 from gridtf.text import duration, plain, size, toml
 from gridtf.values import Value
 
@@ -162,6 +163,7 @@ def _of_job(material: Material) -> dict[str, Any]:
         "title": heading(material),
         "job": _identity(material),
         "cause": view.cause,
+        "by_gridtf": _ended_by_gridtf(material),
         "log": "\n".join((view.cause or {}).get("tail", ())),
         "timeline": pictures.timeline(attempts),
         "attempts": [(attempt, _phases(attempt)) for attempt in attempts],
@@ -184,6 +186,13 @@ def _of_job(material: Material) -> dict[str, Any]:
         "damaged": material.damaged,
         "made": clock(material.now),
     }
+
+
+def _ended_by_gridtf(material: Material) -> bool:
+    """Whether gridtf has ended the first cause, which had failed and was slow to end."""
+    name = (material.view.cause or {}).get("task")
+    events = material.told[-1].events if material.told else ()
+    return any(event.get("task") == name and event.get("state") == TaskState.STOPPED for event in events)
 
 
 def _phases(attempt: timeline.Attempt) -> list[tuple[str, str]]:
