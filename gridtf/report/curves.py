@@ -46,11 +46,17 @@ class Curve:
         self.last: float | None = None
         self._places: dict[int, list[float]] = {}  # number -> smallest, largest, sum, count
 
-    def add(self, x: float, y: float) -> None:
-        """Add a value."""
+    def add(self, x: float, y: float, span: Sequence[float] = ()) -> None:
+        """Add a value.
+
+        Args:
+            x: Its place.
+            y: The value.
+            span: The smallest and the largest since the value before; empty: the value is all that is known.
+        """
         self.first = y if self.first is None else self.first
         self.last = y
-        self._put(int(x // self.width), y, y, y, 1)
+        self._put(int(x // self.width), min((y, *span)), max((y, *span)), y, 1)
         while len(self._places) > _MOST:
             self.widen(self.width * 2)
 

@@ -100,11 +100,12 @@ def test_last_step_is_that_of_the_end_although_no_sample_has_it(clock: float, tm
     assert summary is not None
     task = summary["hosts"]["h0"]["tasks"]["worker:0"]
     task["progress"] = {"step": 98765, "values": {"loss": 0.0125}, "time": task["ended"] + clock}
+    task["ranges"] = {"loss": [0.0075, 77.0]}
     write_record(run.attempt(1).summary, summary)
     html = made(run)
     text = seen(html)
     assert "Last step 98,765" in text
-    assert "Last loss 0.0125" in text
+    assert "Last loss 0.0125 0.0075 to 77" in text
     assert "1 h" not in text.partition("Curves")[2].partition("Placement")[0]  # on the axis of time
     run.attempt(1).samples.unlink()
     text = seen(made(run))

@@ -54,6 +54,19 @@ def test_steps_and_values() -> None:
     assert {"rate", "value:loss"} <= set(usage.curves)
 
 
+def test_extremes_between_samples_are_kept() -> None:
+    usage = used(
+        sample(0, step=0, values={"loss": 2.0}),
+        sample(5, step=10, values={"loss": 1.0}, ranges={"loss": [0.25, 9.0]}),
+    )
+    loss = usage.by_step["loss"]
+    assert (loss.first, loss.last, loss.low, loss.high) == (2, 1, 0.25, 9)
+    assert [(point.low, point.middle, point.high) for point in usage.curves["value:loss"]["worker:0"].points()] == [
+        (2, 2, 2),
+        (0.25, 1, 9),
+    ]
+
+
 def test_idle_gpu_has_a_chart_but_files_that_are_not_read_have_none() -> None:
     idle = [{**sample(time), "gpus": {"0": {"use": 0.0}}} for time in (0, 10)]
     titles = [title for _, title, _ in charts.measures(used(*idle))]
