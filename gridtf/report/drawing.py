@@ -147,6 +147,24 @@ def scale(low: float, high: float, count: int = 4) -> list[float]:
     return [round(number * step, digits) for number in range(first, last + 1)]
 
 
+def log_scale(low: float, high: float, count: int = 4) -> list[float]:
+    """Round numbers of a logarithmic value axis, as ``scale`` has those of another one.
+
+    Args:
+        low: The smallest value, above 0.
+        high: The largest value, at least twice that.
+        count: About how many steps there shall be at most, of more than two powers of ten.
+    """
+    first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
+    if last - first > 2:
+        step = math.ceil((last - first) / count)
+        return [10.0**power for power in range(first, last + step, step)]
+    marks = [factor * 10.0**power for power in range(first, last + 1) for factor in (1, 2, 5)]
+    below, above = (mark for mark in marks if mark <= low * 1.001), (mark for mark in marks if mark >= high * 0.999)
+    bottom, top = max(below), min(above)
+    return [mark for mark in marks if bottom <= mark <= top]
+
+
 def line(points: Sequence[Point], x: Callable[[float], float], y: Callable[[float], float]) -> str:
     """The middle of a curve as the ``d`` of an SVG path.
 
