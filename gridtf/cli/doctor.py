@@ -164,6 +164,13 @@ def _as_options(settings: Sequence[Setting]) -> Iterator[str]:
         yield from (f"--{setting.key.replace('_', '-')}={value}" for value in values)
 
 
+def as_json() -> str:
+    """What ``gridtf doctor --json`` prints here."""
+    from gridtf.doctor import login
+
+    return _as_json(login.examine(os.environ, here(), ()), None)
+
+
 def _as_json(found: Examination, written: Path | None) -> str:
     from gridtf.cli.show import as_json
 

@@ -160,9 +160,8 @@ def log_scale(low: float, high: float, count: int = 4) -> list[float]:
         step = math.ceil((last - first) / count)
         return [10.0**power for power in range(first, last + step, step)]
     marks = [factor * 10.0**power for power in range(first, last + 1) for factor in (1, 2, 5)]
-    below, above = (mark for mark in marks if mark <= low * 1.001), (mark for mark in marks if mark >= high * 0.999)
-    bottom, top = max(below), min(above)
-    return [mark for mark in marks if bottom <= mark <= top]
+    top = next(mark for mark in marks if mark >= high * 0.999)
+    return [mark for mark in marks if low * 0.4 < mark <= top]
 
 
 def line(points: Sequence[Point], x: Callable[[float], float], y: Callable[[float], float]) -> str:

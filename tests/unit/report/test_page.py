@@ -249,7 +249,7 @@ def test_cut_record_is_named_on_the_page(tmp_path: Path) -> None:
 
 
 def test_report_of_many_tasks_is_small(tmp_path: Path) -> None:
-    run = recordedruns.make(tmp_path / "digits", workers=256, host_count=64, gpus=4, minutes=5, interval=60)
+    run = recordedruns.make(tmp_path / "digits", workers=1000, host_count=125, gpus=8, minutes=5, interval=60)
     html = made(run)
     assert len(html) < 1_000_000
     assert "share a row" in seen(html)

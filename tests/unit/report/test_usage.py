@@ -52,7 +52,7 @@ def test_steps_and_values() -> None:
     assert usage.steps == {"worker:0": (0, 40)}
     assert usage.odd == {"loss": (15, 30, "worker:0")}
     loss = usage.by_step["loss"]
-    assert (loss.first, loss.last, loss.low, loss.high) == (2, 1, 1, 2)
+    assert (loss.last, loss.low, loss.high) == (1, 1, 2)
     assert set(usage.by_step) == {"loss"}
     assert {"rate", "value:loss"} <= set(usage.curves)
 
@@ -63,7 +63,7 @@ def test_extremes_between_samples_are_kept() -> None:
         sample(5, step=10, values={"loss": 1.0}, ranges={"loss": [0.25, 9.0]}),
     )
     loss = usage.by_step["loss"]
-    assert (loss.first, loss.last, loss.low, loss.high) == (2, 1, 0.25, 9)
+    assert (loss.last, loss.low, loss.high) == (1, 0.25, 9)
     assert [(point.low, point.middle, point.high) for point in usage.curves["value:loss"]["worker:0"].points()] == [
         (2, 2, 2),
         (0.25, 1, 9),
