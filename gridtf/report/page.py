@@ -162,13 +162,16 @@ def _identity(material: Material) -> dict[str, Any]:
 def _of_job(material: Material) -> dict[str, Any]:
     view, attempts, usage = material.view, material.attempts, material.usage
     settings = settings_of(material)
+    events = material.told[-1].events if material.told else ()
+    # the first cause may be one of these: it had failed, and was slow to end
+    stopped = {event.get("task") for event in events if event.get("state") == TaskState.STOPPED}
     hosts = [*dict.fromkeys([*(attempts[-1].hosts if attempts else ()), *material.tasks.values()])]
     places = pictures.placement([host for host in hosts if host], material.tasks, material.gpus, usage)
     return {
         "title": heading(material),
         "job": _identity(material),
         "cause": view.cause,
-        "by_gridtf": _ended_by_gridtf(material),
+        "by_gridtf": (view.cause or {}).get("task", "") in stopped,
         "log": "\n".join((view.cause or {}).get("tail", ())),
         "timeline": pictures.timeline(attempts),
         "attempts": [(attempt, _phases(attempt)) for attempt in attempts],
@@ -191,13 +194,6 @@ def _of_job(material: Material) -> dict[str, Any]:
         "damaged": material.damaged,
         "made": clock(material.now),
     }
-
-
-def _ended_by_gridtf(material: Material) -> bool:
-    """Whether gridtf has ended the first cause, which had failed and was slow to end."""
-    name = (material.view.cause or {}).get("task")
-    events = material.told[-1].events if material.told else ()
-    return any(event.get("task") == name and event.get("state") == TaskState.STOPPED for event in events)
 
 
 def _phases(attempt: timeline.Attempt) -> list[tuple[str, str]]:

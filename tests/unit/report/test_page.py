@@ -81,6 +81,22 @@ def test_page_of_a_failed_job(tmp_path: Path) -> None:
     assert "has not ended" not in text
 
 
+def test_first_cause_that_gridtf_has_ended_is_told_as_such(tmp_path: Path) -> None:
+    run = recordedruns.make(tmp_path / "digits", workers=2, minutes=1, state="FAILED")
+    text = run.attempt(1).events.read_text()
+    ended = '"task": "worker:0", "host": "h0", "state": "FAILED", "exit": 1, "signal": null'
+    assert ended in text
+    stopped = '"task": "worker:0", "host": "h0", "state": "STOPPED", "exit": null, "signal": "SIGTERM"'
+    run.attempt(1).events.write_text(text.replace(ended, stopped))
+    verdict = json.loads(run.attempt(1).verdict.read_text())
+    verdict["cause"] |= {"exit": None, "signal": "SIGTERM"}
+    write_record(run.attempt(1).verdict, verdict)
+    html = made(run)
+    assert "worker:0 on h0 was ended by gridtf with SIGTERM." in seen(html)
+    assert "worker:0 on h0, attempt 1: FAILED, the first cause, SIGTERM after 1 min 0 s" in html
+    assert "! first cause" in seen(html)
+
+
 def test_page_of_several_attempts(tmp_path: Path) -> None:
     run = recordedruns.make(tmp_path / "digits", minutes=5, state="FAILED")
     recordedruns.make(tmp_path / "digits", minutes=5, begin=BEGIN + 4000)
