@@ -147,7 +147,7 @@ def scale(low: float, high: float, count: int = 4) -> list[float]:
     return [round(number * step, digits) for number in range(first, last + 1)]
 
 
-def log_scale(low: float, high: float, count: int = 4) -> list[float]:
+def log_scale(low: float, high: float, count: int = 6) -> list[float]:
     """Round numbers of a logarithmic value axis, as ``scale`` has those of another one.
 
     Args:
