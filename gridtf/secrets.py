@@ -64,8 +64,7 @@ class Masker:
         for parts, form in _FORMS:
             if any(part in text for part in parts):
                 text = form.sub(_without_group, text)
-        folded = text.casefold()
-        if not any(word in folded for word in _OFTEN):
+        if not any(map(text.casefold().__contains__, _OFTEN)):
             return text
         return _OPTION.sub(_without_value, _ASSIGNED.sub(_without_value, text))
 

@@ -196,10 +196,8 @@ def draw(
     """
     everything = [point for _, points in labelled for point in points]
     least, high = min(point.low for point in everything), max(point.high for point in everything)
-    low = least
+    low = min(least, 0.0) if zero or 0 <= least < 0.4 * high else least
     size, unit = next((unit for unit in units if high >= unit[0]), units[-1])
-    if zero or 0 <= low < 0.4 * high:
-        low = min(low, 0.0)
     parts = [[*curves.unbroken(points, max(axis.gap, 3 * width))] for _, points in labelled]
     pictures = [_picture(LINEAR, parts, axis, size, drawing.scale(low / size, high / size))]
     ratio = high / least if not zero and _TINY < least < high < 1 / _TINY else 1.0
