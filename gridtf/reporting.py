@@ -13,9 +13,11 @@ from typing import SupportsFloat, SupportsInt
 
 from gridtf import contract
 from gridtf.errors import GridtfError, UsageError
+from gridtf.run import ranges
 from gridtf.run.rundir import write_record
 
 _PERIOD = 1.0  # seconds between two writes
+_KEPT = 3.0  # seconds for which ranges are written again: the agent of up to 128 hosts reads every two seconds
 
 Number = float | SupportsFloat  # also a scalar of NumPy or TensorFlow
 
@@ -29,7 +31,8 @@ def progress(step: int | SupportsInt, **values: Number) -> None:
 
     A call takes a few microseconds, so it may follow every step. At most once a second the last report is written, to
     a disk of this host; only then are the values of tensors read, which waits for a GPU. The last report before the
-    program exits is written as well, unless a signal ends it. Outside a gridtf task it does nothing.
+    program exits is written as well, unless a signal ends it. The smallest and the largest value in between are written
+    too, those of floats of every report. Outside a gridtf task it does nothing.
 
     Args:
         step: The number of steps so far.
@@ -61,6 +64,8 @@ class _Reporter:
         self._time = 0.0
         self._written = True
         self._next = 0.0
+        self._lately: list[tuple[float, dict[str, list[float]]]] = []  # (until when, the ranges) of the last writes
+        self._now: dict[str, list[float]] = {}  # those since then
 
     def begin(self, environ: Mapping[str, str]) -> bool:
         """Look for the place of the reports. Returns whether there is one."""
@@ -75,6 +80,11 @@ class _Reporter:
 
     def report(self, step: int | SupportsInt, values: Mapping[str, Number]) -> None:
         self._step, self._values, self._written, now = step, values, False, time.monotonic()
+        for name, value in values.items():
+            if isinstance(value, float) and math.isfinite(value):
+                both = self._now.setdefault(name, [value, value])
+                if not both[0] <= value <= both[1]:
+                    both[value > both[0]] = value
         if now >= self._next:
             self._next = now + _PERIOD
             self._write()
@@ -89,6 +99,10 @@ class _Reporter:
         self._written = True
         values = {name: _plain(name, value) for name, value in self._values.items()}
         record = {"step": _whole(self._step), "values": values, "time": time.time()}
+        now = time.monotonic()
+        self._lately = [*(one for one in self._lately if now - one[0] < _KEPT), (now, self._now)]
+        self._now = {}
+        record["ranges"] = ranges.together(*(found for _, found in self._lately))
         if self.file is not None:
             with contextlib.suppress(GridtfError):  # a full disk must not end a training
                 write_record(self.file, record, indent=None)

@@ -174,6 +174,13 @@ def _result(found: Examination, scheduler: Scheduler | None) -> Mapping[str, obj
     return result(scheduler.title if scheduler else "", scheduler.login.version() if scheduler else "", outcomes)
 
 
+def as_json() -> str:
+    """What ``gridtf doctor --json`` prints here."""
+    from gridtf.doctor import login
+
+    return _as_json(login.examine(os.environ, here(), ()), None, None)
+
+
 def _as_json(found: Examination, written: Path | None, sent: Mapping[str, object] | None) -> str:
     from gridtf.cli.show import as_json
 

@@ -33,12 +33,17 @@ def run_as(path: Path, action: Callable[[], Any]) -> Any:
     """
     status = path.stat()
     _need_own_links(path, status.st_uid)
+    return run_as_user(status.st_uid, status.st_gid, action)
+
+
+def run_as_user(uid: int, gid: int, action: Callable[[], Any]) -> Any:
+    """Run a function as a user; see run_as. gid: the group of one who is not known here by name."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.close(reader)
-            _become(status.st_uid, status.st_gid)
+            _become(uid, gid)
             said = {"done": action()}
         except GridtfError as error:
             said = {"failed": [error.what, error.why, error.hint]}
@@ -54,7 +59,7 @@ def run_as(path: Path, action: Callable[[], Any]) -> Any:
         text = answers.read()
     os.waitpid(child, 0)
     if not text:
-        raise GridtfError(f"the process that acted as user {status.st_uid} was killed")
+        raise GridtfError(f"the process that acted as user {uid} was killed")
     said = json.loads(text)
     if "failed" in said:
         what, why, hint = said["failed"]

@@ -7,12 +7,14 @@ start of the job makes a folder in it.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gridtf.errors import RunDirError
+from gridtf import schedulers
+from gridtf.errors import GridtfError, NotFoundError, RunDirError
 from gridtf.observe import jobs
 from gridtf.run import registry
 from gridtf.run.recordtypes import kind_of
@@ -104,6 +106,33 @@ class Overview:
             write_record(self._file, kept, indent=None, mode=0o600)
         except RunDirError:  # the next list reads the run directories again
             return
+
+
+def as_user(name: str, action: Callable[[], int]) -> int:
+    """Run a function for the jobs of another user, as that user: no file or link there can make root do more.
+
+    Args:
+        name: The user.
+        action: The function. What it imports should have been imported before, as here what it reads jobs with.
+
+    Raises:
+        NotFoundError: When there is no such user.
+        GridtfError: For any other user than root, and what the function raises.
+    """
+    import pwd
+
+    from gridtf.host.users import run_as_user
+
+    try:
+        user = pwd.getpwnam(name)
+    except KeyError:
+        raise NotFoundError(f"no user is called {name} on this host") from None
+    if os.geteuid() != 0:
+        hint = "without --user, `gridtf list` shows yours; status and report take any run directory that you may read"
+        raise GridtfError(f"only root can list the jobs of {name}", hint=hint)
+    for scheduler in schedulers.names():
+        _ = schedulers.get(scheduler).login
+    return int(run_as_user(user.pw_uid, user.pw_gid, action))
 
 
 def _stamp(path: Path) -> str:

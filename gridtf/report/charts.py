@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,9 @@ _APART = 90.0  # units of the picture between two ticks
 _GAP = 120.0  # seconds without a sample over which a line is broken, at least
 _BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
 _PLAIN = ((1.0, ""),)
+LINEAR, LOG = "linear", "log"
+# The largest value divided by the smallest from which on a logarithmic axis is offered, and is the first choice.
+_LOG_OFFERED, _LOG_CHOSEN, _TINY = 10.0, 1000.0, 1e-99
 
 # Measure -> title, and its units: (size of the unit, its name).
 _MEASURES: Mapping[str, tuple[str, Sequence[tuple[float, str]]]] = {
@@ -38,19 +42,31 @@ _OFTEN_NOTHING = (used.READ, used.WRITTEN)  # without a chart where they are 0; 
 
 
 class Series(Value):
-    """A line of a chart.
+    """What a line of a chart shows.
 
     Attributes:
         label: Whose it is.
-        lines: The ``d`` of the line's path.
-        areas: The ``d`` of the area between the extremes.
         values: The values for the places of the chart, as text; empty where there is none.
     """
 
     label: str
-    lines: str
-    areas: str
     values: tuple[str, ...]
+
+
+class Picture(Value):
+    """The lines of a chart.
+
+    Attributes:
+        kind: LINEAR or LOG: what its left axis is.
+        ticks: The marks of that.
+        lines: The ``d`` of each line's path.
+        areas: The ``d`` of the areas between the extremes of each.
+    """
+
+    kind: str
+    ticks: tuple[Tick, ...]
+    lines: tuple[str, ...]
+    areas: tuple[str, ...]
 
 
 class Chart(Value):
@@ -60,11 +76,12 @@ class Chart(Value):
         title: What it shows.
         unit: The unit of its values; empty without.
         says: What it shows, in one sentence.
-        series: Its lines.
+        series: What its lines show.
+        pictures: Its lines as drawn, and where a logarithmic axis makes sense with one as well.
+        log: Whether the second picture is the one to begin with.
         places: Where values are known, in units of the picture, from left to right.
         labels: What these places are called, such as ``1 h 30 min``.
         x: The marks of the lower axis.
-        y: The marks of the left axis.
         waits: (left, right) of waits that are drawn short.
         banded: Whether there is one line for all tasks.
     """
@@ -73,10 +90,11 @@ class Chart(Value):
     unit: str
     says: str
     series: tuple[Series, ...]
+    pictures: tuple[Picture, ...]
+    log: bool
     places: tuple[float, ...]
     labels: tuple[str, ...]
     x: tuple[Tick, ...]
-    y: tuple[Tick, ...]
     waits: tuple[tuple[float, float], ...] = ()
     banded: bool = False
 
@@ -177,40 +195,54 @@ def draw(
         zero: Whether the left axis begins at 0.
     """
     everything = [point for _, points in labelled for point in points]
-    low, high = min(point.low for point in everything), max(point.high for point in everything)
+    least, high = min(point.low for point in everything), max(point.high for point in everything)
+    low = min(least, 0.0) if zero or 0 <= least < 0.4 * high else least
     size, unit = next((unit for unit in units if high >= unit[0]), units[-1])
-    if zero or 0 <= low < 0.4 * high:
-        low = min(low, 0.0)
-    marks = drawing.scale(low / size, high / size)
-    bottom, top = marks[0], marks[-1]
-
-    def y(value: float) -> float:
-        return BOTTOM - (value / size - bottom) / (top - bottom) * (BOTTOM - TOP)
-
+    parts = [[*curves.unbroken(points, max(axis.gap, 3 * width))] for _, points in labelled]
+    pictures = [_picture(LINEAR, parts, axis, size, drawing.scale(low / size, high / size))]
+    ratio = high / least if not zero and _TINY < least < high < 1 / _TINY else 1.0
+    if ratio >= _LOG_OFFERED:
+        pictures.append(_picture(LOG, parts, axis, size, drawing.log_scale(least / size, high / size)))
     places = sorted({point.x for point in everything})
     series = []
     for label, points in labelled:
-        parts = [*curves.unbroken(points, max(axis.gap, 3 * width))]
-        known = {point.x: point for point in points}
-        series.append(
-            Series(
-                label,
-                "".join(drawing.line(part, axis.at, y) for part in parts),
-                "".join(drawing.area(part, axis.at, y) for part in parts if _wide(part)),
-                tuple(f"{known[x].middle / size:.4g}" if x in known else "" for x in places),
-            )
-        )
+        known = {point.x: _text(point, size, spread=len(labelled) == 1) for point in points}
+        series.append(Series(label, tuple(known.get(x, "") for x in places)))
     return Chart(
         title,
         unit,
         _says(title, unit, size, labelled),
         tuple(series),
+        tuple(pictures),
+        ratio >= _LOG_CHOSEN,
         tuple(round(axis.at(x), 1) for x in places),
         tuple(axis.label(x) for x in places),
         axis.ticks,
-        tuple(Tick(y(mark * size), f"{mark:g}") for mark in marks),
         axis.waits,
     )
+
+
+def _picture(
+    kind: str, parts: Sequence[Sequence[Sequence[Point]]], axis: Axis, size: float, marks: Sequence[float]
+) -> Picture:
+    """Draw lines, each in parts, between the first and the last mark of the left axis."""
+    number = math.log10 if kind == LOG else float
+    bottom, top = number(marks[0]), number(marks[-1])
+
+    def y(value: float) -> float:
+        return BOTTOM - (number(value / size) - bottom) / (top - bottom) * (BOTTOM - TOP)
+
+    return Picture(
+        kind,
+        tuple(Tick(y(mark * size), f"{mark:g}") for mark in marks),
+        tuple("".join(drawing.line(part, axis.at, y) for part in of_line) for of_line in parts),
+        tuple("".join(drawing.area(part, axis.at, y) for part in of_line if _wide(part)) for of_line in parts),
+    )
+
+
+def _text(point: Point, size: float, *, spread: bool) -> str:
+    more = f" ({point.low / size:.4g} to {point.high / size:.4g})" if spread and point.low < point.high else ""
+    return f"{point.middle / size:.4g}{more}"
 
 
 def _wide(points: Sequence[Point]) -> bool:

@@ -36,21 +36,24 @@ class Curve:
 
     Attributes:
         width: The width of a place now.
-        first: The value that was added first; None before.
         last: The value that was added last; None before.
     """
 
     def __init__(self, width: float) -> None:
         self.width = width
-        self.first: float | None = None
         self.last: float | None = None
         self._places: dict[int, list[float]] = {}  # number -> smallest, largest, sum, count
 
-    def add(self, x: float, y: float) -> None:
-        """Add a value."""
-        self.first = y if self.first is None else self.first
+    def add(self, x: float, y: float, span: Sequence[float] = ()) -> None:
+        """Add a value.
+
+        Args:
+            x: Its place.
+            y: The value.
+            span: The smallest and the largest since the value before; empty: the value is all that is known.
+        """
         self.last = y
-        self._put(int(x // self.width), y, y, y, 1)
+        self._put(int(x // self.width), min((y, *span)), max((y, *span)), y, 1)
         while len(self._places) > _MOST:
             self.widen(self.width * 2)
 

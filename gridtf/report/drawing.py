@@ -147,6 +147,23 @@ def scale(low: float, high: float, count: int = 4) -> list[float]:
     return [round(number * step, digits) for number in range(first, last + 1)]
 
 
+def log_scale(low: float, high: float, count: int = 6) -> list[float]:
+    """Round numbers of a logarithmic value axis, as ``scale`` has those of another one.
+
+    Args:
+        low: The smallest value, above 0.
+        high: The largest value, at least twice that.
+        count: About how many steps there shall be at most, of more than two powers of ten.
+    """
+    first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
+    if last - first > 2:
+        step = math.ceil((last - first) / count)
+        return [10.0**power for power in range(first, last + step, step)]
+    marks = [factor * 10.0**power for power in range(first, last + 1) for factor in (1, 2, 5)]
+    top = next(mark for mark in marks if mark >= high * 0.999)
+    return [mark for mark in marks if low * 0.4 < mark <= top]
+
+
 def line(points: Sequence[Point], x: Callable[[float], float], y: Callable[[float], float]) -> str:
     """The middle of a curve as the ``d`` of an SVG path.
 

@@ -107,7 +107,7 @@ def gather(run: RunDir, now: float) -> Material:
     usage = Usage()
     for sample in reader.each(history.samples(run)):
         usage.add(sample)
-    _add_last(usage, view, now)
+    _add_last(usage, view, told[-1].hosts if told else {}, now)
     return Material(
         view=view,
         submitted=submitted,
@@ -122,14 +122,15 @@ def gather(run: RunDir, now: float) -> Material:
     )
 
 
-def _add_last(usage: Usage, view: JobView, now: float) -> None:
+def _add_last(usage: Usage, view: JobView, hosts: Mapping[str, Any], now: float) -> None:
     """Add what tasks have reported after the last sample, at times that fit: the clocks of their hosts may differ."""
     until = usage.end
+    ranges = {name: state.get("ranges", {}) for host in hosts.values() for name, state in host["tasks"].items()}
     for task in view.tasks:
         last = task.progress
         if last and usage.steps.get(task.name, (0, None))[1] != last["step"]:
             time = max(until, min(last["time"], view.ended or now))
-            usage.report(task.name, last["step"], last["values"], time)
+            usage.report(task.name, last["step"], last["values"], time, ranges.get(task.name, {}))
 
 
 def _until(view: JobView, told: Sequence[AttemptData], usage: Usage, now: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,8 @@ from gridtf.report import charts, compare, figures, pictures, timeline
 from gridtf.report.drawing import time_axis
 from gridtf.report.gather import Material, gather
 from gridtf.run.rundir import RunDir
-from gridtf.secrets import MASK, Masker
+from gridtf.secrets import MASK, Masker, given
+from gridtf.states import TaskState
 from gridtf.text import duration, plain, size, toml
 from gridtf.values import Value
 
@@ -37,7 +39,7 @@ def of_job(run: RunDir, now: float) -> str:
         RunDirError: When the run directory cannot be listed.
     """
     material = gather(run, now)
-    return _render("job.html.j2", _masker(material), **_of_job(material))
+    return _render("job.html.j2", masker_of(material), **_of_job(material))
 
 
 def of_two(first: RunDir, second: RunDir, now: float) -> str:
@@ -56,7 +58,7 @@ def of_two(first: RunDir, second: RunDir, now: float) -> str:
     differing, same = compare.settings(*({row.key: row.value for row in rows} for rows in settings))
     return _render(
         "compare.html.j2",
-        _masker(*both),
+        masker_of(*both),
         title=" and ".join(heading(material) for material in both),
         runs=[_identity(material) for material in both],
         differing=differing,
@@ -98,7 +100,7 @@ class Setting(Value):
 
 def settings_of(material: Material) -> list[Setting]:
     """The specification of a job, a row for each value that is not a default."""
-    masker, sources = _masker(material), material.job.get("sources", {})
+    masker, sources = masker_of(material), material.job.get("sources", {})
     made = []
     for key, name, value in _flat(material.spec):
         shown = masker.value(name, value)
@@ -126,9 +128,13 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else toml(value)
 
 
-def _masker(*materials: Material) -> Masker:
-    tables = []
+def masker_of(*materials: Material) -> Masker:
+    """Masks the secrets of jobs, and those that their set-up lines and commands give by name, wherever they occur."""
+    tables: list[Any] = []
     for material in materials:
+        setup = "\n".join(map(str, material.spec.get("setup", ())))
+        for text in (setup, material.script or "", json.dumps([material.spec, material.submitted])):
+            tables += given(text)
         types = material.spec.get("tasks", {})
         of_types = types.values() if isinstance(types, Mapping) else ()
         tables += [table.get("env") for table in (material.spec, *of_types) if isinstance(table, Mapping)]
@@ -156,12 +162,16 @@ def _identity(material: Material) -> dict[str, Any]:
 def _of_job(material: Material) -> dict[str, Any]:
     view, attempts, usage = material.view, material.attempts, material.usage
     settings = settings_of(material)
+    events = material.told[-1].events if material.told else ()
+    # the first cause may be one of these: it had failed, and was slow to end
+    stopped = {event.get("task") for event in events if event.get("state") == TaskState.STOPPED}
     hosts = [*dict.fromkeys([*(attempts[-1].hosts if attempts else ()), *material.tasks.values()])]
     places = pictures.placement([host for host in hosts if host], material.tasks, material.gpus, usage)
     return {
         "title": heading(material),
         "job": _identity(material),
         "cause": view.cause,
+        "by_gridtf": (view.cause or {}).get("task", "") in stopped,
         "log": "\n".join((view.cause or {}).get("tail", ())),
         "timeline": pictures.timeline(attempts),
         "attempts": [(attempt, _phases(attempt)) for attempt in attempts],
@@ -176,7 +186,7 @@ def _of_job(material: Material) -> dict[str, Any]:
         "resources": figures.requested(material),
         "settings": [row for row in settings if not row.key.startswith("env.")],
         "environment": [row for row in settings if row.key.startswith("env.")],
-        "command": _joined(_masker(material).words(material.submitted.get("command", ()))),
+        "command": _joined(masker_of(material).words(material.submitted.get("command", ()))),
         "script": material.script,
         "private": "job.json" in material.hidden,
         "versions": figures.versions(material),

@@ -26,6 +26,7 @@ GLYPHS = {
     str(TaskState.SAVED): "◆",
     str(TaskState.RUNNING): "▸",
 }
+_CAUSE = "!"  # marks the first cause, in place of these
 
 
 class Bar(Value):
@@ -76,6 +77,7 @@ class Timeline(Value):
         marks: Events: (where, what).
         shortened: Whether a wait is drawn shorter than it took.
         grouped: Whether tasks share rows.
+        caused: Whether a first cause is marked.
     """
 
     width: float
@@ -88,6 +90,7 @@ class Timeline(Value):
     marks: tuple[tuple[float, str], ...]
     shortened: bool
     grouped: bool
+    caused: bool
 
 
 def waits(attempts: Sequence[Attempt]) -> list[tuple[float, float]]:
@@ -126,6 +129,7 @@ def timeline(attempts: Sequence[Attempt]) -> Timeline | None:
         marks=tuple(marks),
         shortened=any(piece.short for piece in axis.pieces),
         grouped=len(shown) < len({name for attempt in attempts for name in attempt.tasks}),
+        caused=any(stretch.cause for row in shown for stretch in row.stretches),
     )
 
 
@@ -139,16 +143,18 @@ def _bars(row: Row, axis: TimeAxis) -> tuple[Bar, ...]:
     made = []
     for stretch in row.stretches:
         left, right = axis.at(stretch.begin), axis.at(stretch.end)
-        glyph = GLYPHS.get(stretch.state, "") if right - left >= 14 else ""
-        made.append(Bar(left, max(right - left, _LEAST), stretch.state.lower(), _title(row.label, stretch), glyph))
+        glyph = (_CAUSE if stretch.cause else GLYPHS.get(stretch.state, "")) if right - left >= 14 else ""
+        kind = f"{stretch.state.lower()}{' cause' * stretch.cause}"
+        made.append(Bar(left, max(right - left, _LEAST), kind, _title(row.label, stretch), glyph))
     return tuple(made)
 
 
 def _title(label: str, stretch: Stretch) -> str:
     where = f" on {stretch.host}" if stretch.host else ""
     how = f", {stretch.signal}" if stretch.signal else "" if stretch.exit is None else f", exit code {stretch.exit}"
+    first = ", the first cause" if stretch.cause else ""
     lasted = duration(stretch.end - stretch.begin)
-    return f"{label}{where}, attempt {stretch.attempt}: {stretch.state}{how} after {lasted}"
+    return f"{label}{where}, attempt {stretch.attempt}: {stretch.state}{first}{how} after {lasted}"
 
 
 class Tile(Value):

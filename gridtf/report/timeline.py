@@ -44,6 +44,7 @@ class Stretch(Value):
         host: Where it ran; empty when not known.
         exit: Its exit code; None when not known.
         signal: The signal that ended it; None without.
+        cause: Whether it is the first cause of the attempt's end.
     """
 
     attempt: int
@@ -53,6 +54,7 @@ class Stretch(Value):
     host: str = ""
     exit: int | None = None
     signal: str | None = None
+    cause: bool = False
 
 
 class AttemptData(Value):
@@ -217,6 +219,11 @@ def _stretches(told: AttemptData, end: float, over: bool) -> dict[str, list[Stre
                     if over and shown == TaskState.RUNNING:
                         shown = str(TaskState.STOPPED)
                     made[name] = [Stretch(told.number, begin, until, shown, host, **how)]
+    cause = told.verdict.get("cause") or {}
+    if found := made.get(cause.get("task") or ""):
+        # a program that has failed may be slow to end, and gridtf ends it: the verdict knows, as `gridtf status` does
+        failed = {"state": str(TaskState.FAILED)} if found[-1].state == TaskState.STOPPED else {}
+        found[-1] = found[-1].replace(cause=True, **failed)
     order = list(where) or sorted(made, key=natural)
     rank = {name: number for number, name in enumerate(order)}
     return dict(sorted(made.items(), key=lambda item: rank.get(item[0], len(rank))))
@@ -268,7 +275,7 @@ def _together(made: Sequence[Attempt], names: Sequence[str]) -> list[Stretch]:
     for attempt in made:
         of_names = [stretch for name in names for stretch in attempt.tasks.get(name, ())]
         if of_names:
-            worst = min(of_names, key=lambda stretch: _rank(stretch.state))
+            worst = min(of_names, key=lambda stretch: (not stretch.cause, _rank(stretch.state)))
             begin, end = min(one.begin for one in of_names), max(one.end for one in of_names)
             merged.append(worst.replace(begin=begin, end=end, host=""))
     return merged

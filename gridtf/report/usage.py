@@ -134,9 +134,11 @@ class Usage:
             if measure in task:
                 self.curves[measure][name].add(time, task[measure])
         if "step" in task:
-            self.report(name, task["step"], task.get("values", {}), time)
+            self.report(name, task["step"], task.get("values", {}), time, task.get("ranges", {}))
 
-    def report(self, name: str, step: int, values: Mapping[str, Any], time: float) -> None:
+    def report(
+        self, name: str, step: int, values: Mapping[str, Any], time: float, ranges: Mapping[str, Any] = {}
+    ) -> None:
         """Add what a task has reported by gridtf.progress, as a sample has it, or the task's record after the last one.
 
         Args:
@@ -144,6 +146,7 @@ class Usage:
             step: Its step.
             values: Its values.
             time: When, in seconds since the epoch.
+            ranges: Name of a value -> its smallest and its largest since the report before.
         """
         first, _ = self.steps.get(name, (step, step))
         self.steps[name] = first, step
@@ -153,8 +156,8 @@ class Usage:
             if not math.isfinite(number):
                 self.odd.setdefault(value, (time, step, name))
             elif f"{VALUE}{value}" in self.curves or len(self.by_step) < _MOST_VALUES:
-                self.curves[f"{VALUE}{value}"][name].add(time, number)
-                self.by_step[value].add(step, number)
+                self.curves[f"{VALUE}{value}"][name].add(time, number, ranges.get(value, ()))
+                self.by_step[value].add(step, number, ranges.get(value, ()))
 
 
 def _curve() -> Curve:

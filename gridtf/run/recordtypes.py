@@ -139,7 +139,8 @@ Launcher = {
     "checkpoint?": bool,
     "time?": float,
 }
-Progress = {"step": int, "values": {str: object}, "time": float}
+_Ranges = {str: [float, float]}  # the smallest and the largest of several values
+Progress = {"step": int, "values": {str: object}, "time": float, "ranges?": _Ranges}
 Checkpoints = {"folder": str}
 Raised = {"type": str, "message": str, "place": str, "time": float, "pid": Pid}
 _TaskState = {
@@ -154,6 +155,7 @@ _TaskState = {
     "restarts?": Count,
     "tensorflow?": str,
     "progress?": Progress,
+    "ranges?": _Ranges,
     "exception?": Raised,
     "quiet?": float,
     "own_folder?": str,
@@ -170,6 +172,7 @@ _TaskSample = {
     "threads": {str: Count},
     "step?": int,
     "values?": {str: object},
+    "ranges?": _Ranges,
     "rate?": float,
 }
 Sample = {

@@ -594,13 +594,18 @@ def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:
     Raises:
         RunDirError: When it cannot be written.
     """
+    write_bytes(path, text.encode("utf-8", "surrogateescape"), mode=mode)
+
+
+def write_bytes(path: Path, data: bytes, *, mode: int = 0o666) -> None:
+    """Write a file as write_text does, of any content."""
     # a random name, which no other user can have taken before
     temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
     try:
         descriptor = os.open(temporary, _NEW, mode & ~_OTHERS_WRITE)
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
-                file.write(text)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
             temporary.replace(path)
         except BaseException:  # also after Ctrl-C
             temporary.unlink(missing_ok=True)

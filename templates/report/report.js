@@ -1,5 +1,5 @@
 "use strict";
-// Values under the pointer, or chosen with the arrow keys, are written above each chart. Nothing else needs this script.
+// Values under the pointer, or chosen with the arrow keys, are written below each chart. Nothing else needs this script.
 for (const chart of document.querySelectorAll(".chart")) {
   const places = chart.dataset.x.split(";").map(Number), labels = chart.dataset.labels.split(";");
   const svg = chart.querySelector("svg"), cursor = chart.querySelector(".cursor"), output = chart.querySelector("output");

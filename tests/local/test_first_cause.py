@@ -6,11 +6,13 @@ import os
 import re
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gridtf.report.gather import gather
 from tests.support.fixtures import Launch
 from tests.support.jobs import LaunchedJob, until
 
@@ -54,10 +56,14 @@ def test_slow_end_of_the_culprit_does_not_hide_it(clock: str, tmp_path: Path) ->
     prefix = ["env", f"PYTHONPATH={ahead}", sys.executable, str(ahead / "agent.py")] if clock != "right" else []
     hosts: list[dict[str, Any]] = [{"name": "n1"}, {"name": "n2"}, {"name": "n3", "prefix": prefix}]
     spec = {"command": [sys.executable, str(program), str(tmp_path)], "tasks": {"worker": {"count": 3}}}
-    verdict = LaunchedJob(tmp_path, spec, hosts).verdict()
+    job = LaunchedJob(tmp_path, spec, hosts)
+    verdict = job.verdict()
     assert verdict["state"] == "FAILED"
     assert verdict["reason"] == "worker:2 on n3: ValueError: bad label 11 (train.py:5)"
     assert verdict["cause"]["tail"][-1] == "ValueError: bad label 11"
+    assert job.tasks()["worker:2"]["state"] == "STOPPED"  # it took seconds to end, and gridtf did not wait for that
+    attempts = gather(job.run, time.time()).attempts
+    assert [(name, one.state) for name, (one,) in attempts[0].tasks.items() if one.cause] == [("worker:2", "FAILED")]
 
 
 TRAINING = """\

@@ -23,7 +23,7 @@ step = 0
 while not pathlib.Path("enough").exists():
     step += 1
     print("step", step, flush=True)
-    gridtf.progress(step, loss=1 / step)
+    gridtf.progress(step, loss=9.0 if step % 40 == 20 else 1 / step)
     time.sleep(0.05)
 """
 TWO = {"tasks": {"worker": {"count": 2}}, "tasks_per_node": 2, "sample_interval": 1.0}
@@ -70,6 +70,12 @@ def test_job_leaves_its_events_samples_and_times_of_its_logs(launch: Launch, tmp
     job = begin(launch, tmp_path)
     until(lambda: "rate" in newest(job)["tasks"].get("worker:0", {}), "a rate", 60)
     assert set(newest(job)["tasks"]) == {"worker:0", "worker:1"}
+
+    def highest() -> float:
+        task = newest(job)["tasks"].get("worker:0", {})
+        return float(task.get("ranges", {}).get("loss", [0.0, 0.0])[1])
+
+    until(lambda: highest() == 9.0, "a value that is reported for a moment only", 60)
     (tmp_path / "enough").touch()
     assert job.verdict()["state"] == "COMPLETED"
     events = list(history.events(job.run).more())

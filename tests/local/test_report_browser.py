@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,6 +64,7 @@ def test_values_are_shown_under_the_pointer_and_by_keys(opened: Page, report: Pa
     opened.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
     output = "document.querySelector('.chart output').textContent"
     assert "worker:0 " in opened.evaluate(output)
+    assert opened.evaluate(box % "b.y + b.height / 2") == y  # the chart does not move below the pointer
     opened.call("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
     assert opened.evaluate(output) == ""
     opened.evaluate("document.querySelector('.chart').focus()")
@@ -71,6 +73,35 @@ def test_values_are_shown_under_the_pointer_and_by_keys(opened: Page, report: Pa
     opened.call("Input.dispatchKeyEvent", type="keyDown", key="ArrowRight")
     assert first != opened.evaluate(output) != ""
     assert problems(opened) == []
+
+
+def test_logarithmic_axis_is_chosen_by_key_also_without_the_script(opened: Page, report: Path, tmp_path: Path) -> None:
+    shown = "[...document.querySelectorAll('.chart g')].slice(0, 2).map((one) => getComputedStyle(one).display)"
+    text = report.read_text(encoding="utf-8")
+    (tmp_path / "no-script.html").write_text(re.sub(r"<script>.*</script>", "", text, flags=re.DOTALL))
+    for path in (report, tmp_path / "no-script.html"):
+        opened.show(path, 1200)
+        assert opened.evaluate(shown) == ["inline", "none"]
+        opened.evaluate("document.querySelector('.switch').focus()")
+        for kind in ("keyDown", "keyUp"):
+            opened.call(
+                "Input.dispatchKeyEvent", type=kind, key=" ", text=" " if kind == "keyDown" else "", code="Space"
+            )
+        assert opened.evaluate(shown) == ["none", "inline"]
+        assert problems(opened) == []
+
+
+def test_lone_chart_is_no_larger_than_one_of_several(opened: Page, tmp_path: Path) -> None:
+    first, second = (recordedruns.make(tmp_path / name, minutes=5, reports=True) for name in ("a", "b"))
+    text = page.of_two(first, second, BEGIN + 3600)
+    begin, end = text.index("By step</h2>"), text.index("By time</h2>")
+    one = text[begin:end].index("</figure>") + begin + len("</figure>")
+    (tmp_path / "lone.html").write_text(f"{text[:one]}</div></section>{text[text.rindex('<section>', 0, end) :]}")
+    opened.show(tmp_path / "lone.html", 1200)
+    widths = "[...document.querySelectorAll('.chart')].map((one) => one.getBoundingClientRect().width)"
+    lone, *others = opened.evaluate(widths)
+    assert len(others) > 2
+    assert lone == others[0] < 600
 
 
 def test_scripts_of_others_are_not_run(opened: Page, report: Path, tmp_path: Path) -> None:

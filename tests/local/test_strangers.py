@@ -20,8 +20,19 @@ from gridtf.host import procfs
 from gridtf.host.processes import signal_all
 from gridtf.host.users import run_as
 from tests.support.jobs import until
-from tests.support.python import ROOT
-from tests.support.strangers import ALICE, BOB, EXCHANGE, LIMIT, MOMENTS, START_TIMEOUT, Done, Strangers, share_with
+from tests.support.python import ROOT, environment
+from tests.support.strangers import (
+    ALICE,
+    BOB,
+    EXCHANGE,
+    GROUP,
+    LIMIT,
+    MOMENTS,
+    START_TIMEOUT,
+    Done,
+    Strangers,
+    share_with,
+)
 
 pytestmark = pytest.mark.root
 NONCE = "0123456789abcdef"
@@ -390,6 +401,65 @@ def test_root_follows_no_link_of_one_user_to_the_job_of_another(
         assert capfd.readouterr().err == f"{what}  if these are meant, write {running}\n"
     os.lchown(link, 0, 0)
     assert main(["cancel", str(link / running.name)]) == 0
+
+
+# An account of alice's, since she has none on this machine; then a command of root's.
+AS_ROOT = """
+import pwd, sys
+from gridtf.cli import main
+known, alice = pwd.getpwnam, pwd.struct_passwd(("alice", "x", int(sys.argv[1]), int(sys.argv[1]), "", sys.argv[2], ""))
+pwd.getpwnam = lambda name: alice if name == "alice" else known(name)
+pwd.getpwuid = lambda uid, of_id=pwd.getpwuid: alice if uid == alice.pw_uid else of_id(uid)
+sys.exit(main(sys.argv[3:]))
+"""
+
+
+def test_root_lists_the_jobs_of_a_user_and_no_link_or_fifo_of_hers_harms(strangers: Strangers, running: Path) -> None:
+    home = strangers.folder / "alice"
+
+    def listed(*more: str, uid: int = 0) -> Done:
+        words = [sys.executable, "-c", AS_ROOT, ALICE, home, "list", "--user", "alice", *more]
+        if uid:
+            return strangers.run(uid, words, home)
+        done = subprocess.run(
+            [*map(str, words)], env=environment(), capture_output=True, text=True, timeout=LIMIT, check=False
+        )
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    (home / ".local").mkdir()
+    (home / ".local" / "state").symlink_to(home)  # XDG_STATE_HOME of these tests
+    index = home / "gridtf" / "runs"
+    secret = strangers.own(strangers.folder / "secret", 0, 0o700)
+    shutil.copytree(running, secret / "run", symlinks=True)
+    hostile = strangers.own(home / "hostile", ALICE, 0o755)
+    (hostile / "attempt-1").mkdir()
+    os.mkfifo(hostile / "job.json")
+    os.mkfifo(hostile / "submitted.json")
+    (hostile / "attempt-1" / "plan.json").symlink_to("/etc/shadow")
+    (index.parent / "ended.json").unlink(missing_ok=True)
+    (index.parent / "ended.json").symlink_to(secret / "written")
+    for number, target in enumerate((secret / "run", hostile)):
+        (index / f"20251121-080712.00000{number},local,{number},odd{number}").symlink_to(target)
+    for path in (home / ".local", *home.rglob("*")):
+        os.chown(path, ALICE, GROUP, follow_symlinks=False)
+    done = listed("--all")
+    assert (done.code, done.err) == (0, "")
+    lines = {line.split()[0]: line for line in done.out.splitlines()}
+    assert "RUNNING" in lines["hers"]
+    assert "UNKNOWN" in lines["run"]  # she cannot read it, and it is not read for her
+    assert "UNKNOWN" in lines["hostile"]
+    assert [view["name"] for view in json.loads(listed("--json", "--state", "RUNNING").out)] == ["hers"]
+    assert sorted(os.listdir(secret)) == ["run"]
+    assert not [path for path in home.rglob("*") if path.lstat().st_uid == 0]
+    done = listed(uid=BOB)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("gridtf: only root can list the jobs of alice\n  without --user")
+    assert main(["cancel", str(running)]) == 0
+
+
+def test_user_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--user", "nobody-such"]) == 2
+    assert capsys.readouterr().err == "gridtf: no user is called nobody-such on this host\n"
 
 
 def test_other_users_may_read_a_job_and_not_act_upon_it(

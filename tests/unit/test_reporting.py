@@ -51,6 +51,19 @@ class Scalar:
         return int(self.value)
 
 
+def test_extremes_of_all_reports_are_written_for_some_seconds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def report(now: float, loss: float) -> Any:
+        monkeypatch.setattr(time, "monotonic", lambda: now)
+        gridtf.progress(1, loss=loss, other=Scalar(loss))
+        return written(folder)["ranges"]
+
+    for now, loss in ((100.0, 1.0), (100.2, 9.0), (100.4, -3.0), (100.6, float("nan"))):
+        assert report(now, loss) == {"loss": [1.0, 1.0]}  # as it was first
+    for now in (101.0, 102.0, 103.0):  # again and again, for an agent that has not read it before
+        assert report(now, 2.0) == {"loss": [-3.0, 9.0]}
+    assert report(104.0, 2.0) == {"loss": [2.0, 2.0]}
+
+
 def test_first_report_is_written_at_once_then_one_a_second_and_the_last_at_exit(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

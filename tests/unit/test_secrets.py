@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from gridtf.secrets import MASK, Masker, secret
+from gridtf.secrets import MASK, Masker, given, secret
 
 
 @pytest.mark.parametrize(
@@ -109,3 +109,24 @@ def test_tables_and_lists_are_masked_inside() -> None:
 def test_long_lines_take_no_time() -> None:
     line = "a" * 300_000 + " KEY" + "_" * 300_000
     assert Masker().text(line) == line
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "export API_KEY=hunter22secret",
+        "module load x; DB_PASSWORD='hunter22secret' ./login",
+        "python train.py --auth-token hunter22secret",
+        '{"command": ["train", "--auth-token", "hunter22secret", "--steps", "5"], "name": "x"}',
+        '{"env": {"WANDB_API_KEY": "hunter22secret"}}',
+        '{"command": ["train", "--api_key=hunter22secret"], "tasks": {"worker": {"count": 2}}}',
+    ],
+)
+def test_secret_that_a_text_gives_by_name_is_masked_where_it_stands_alone(text: str) -> None:
+    assert Masker(given(text)).text("logged in as hunter22secret") == f"logged in as {MASK}"
+
+
+def test_lists_of_tables_and_numbers_stay_what_they_are() -> None:
+    value = {"tasks": [{"type": "worker", "api_key": "s3cr3t-value"}], "then": [1, 2], "words": ["--token", "abcdefg1"]}
+    shown = {"tasks": [{"type": "worker", "api_key": MASK}], "then": [1, 2], "words": ["--token", MASK]}
+    assert Masker().value("", value) == shown

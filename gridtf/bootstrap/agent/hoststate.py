@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from gridtf.bootstrap.agent import local_dir
-from gridtf.bootstrap.agent.supervisor import Supervisor
+from gridtf.bootstrap.agent.supervisor import Supervisor, TaskProcess
 from gridtf.bootstrap.system import System
+from gridtf.run import ranges
 from gridtf.run.rundir import Record
 
 
@@ -53,5 +54,13 @@ class HostState:
         """Read what tasks, and the hook in them, have written for the agent."""
         for name, task in self.supervisor.tasks.items():
             if self.local_dir and task.pid is not None:
-                task.progress = local_dir.progress(self.local_dir, name) or task.progress
+                self._read_progress(self.local_dir, task)
                 task.exception = local_dir.exception(self.local_dir, name) or task.exception
+
+    def _read_progress(self, folder: Path, task: TaskProcess) -> None:
+        """Read how far a task has come, and widen the ranges of its values until a sample takes them."""
+        if found := local_dir.progress(folder, task.name):
+            more = found.pop("ranges", {})
+            if found != task.progress:
+                task.ranges = ranges.together(task.ranges, ranges.of_values(found["values"]), more)
+            task.progress = found

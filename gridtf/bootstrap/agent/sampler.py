@@ -157,6 +157,9 @@ class Rates:
             if before and at > before[1]:
                 self._rate[task.name] = (max(0, step - before[0]) / (at - before[1]), at - before[1])
             found.update(step=step, values=progress["values"])
+            if wide := {name: both for name, both in task.ranges.items() if both[0] < both[1]}:
+                found["ranges"] = wide
+            task.ranges = {}
             if task.name in self._rate:
                 rate, gap = self._rate[task.name]
                 found["rate"] = 0.0 if sample["time"] - at > max(_SILENT, 2 * gap) else round(rate, 4)

@@ -80,6 +80,7 @@ class TaskProcess(Fields):
         tensorflow: What was seen of TensorFlow in it, as in membership.py.
         own_folder: The folder of its checkpoints, where its host alone sees that, as in ownfolders.py.
         progress: How far it has come, as it last reported; None before.
+        ranges: Name of a value -> the smallest and the largest that it has reported since the last sample.
         exception: What the hook has noted of an exception that ends its program; None before.
         quiet: Since when it has done nothing, as in quiet.py; None: it does something.
         abandoned: Whether it is a rank of MPI that has ended after what had started it was gone.
@@ -100,6 +101,7 @@ class TaskProcess(Fields):
     tensorflow: str = ""
     own_folder: str = ""
     progress: Record | None = None
+    ranges: Mapping[str, Sequence[float]] = {}
     exception: Record | None = None
     quiet: float | None = None
     abandoned: bool = False
@@ -122,6 +124,7 @@ class TaskProcess(Fields):
         record = {name: getattr(self, name) for name in names}
         more = {
             "progress": self.progress,
+            "ranges": self.ranges,
             "exception": self.exception,
             "quiet": self.quiet,
             "own_folder": self.own_folder,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gridtf.bootstrap.system import System
 from gridtf.bootstrap.wire.recorder import Recorder
-from gridtf.run import jsonlines
+from gridtf.run import jsonlines, ranges
 from gridtf.run.rundir import Attempt, Record
 
 _EVENTS = 1.0  # seconds within which events are written
@@ -130,7 +130,8 @@ class Journal:
 
 
 def merged(samples: Sequence[Record]) -> Record:
-    """One sample in place of several of a host: means of CPU time, rates and power, the largest memory. Pure.
+    """One sample in place of several of a host: means of CPU time, rates and power, the largest memory, the ranges of
+    values. Pure.
 
     Args:
         samples: At least one, oldest first.
@@ -140,12 +141,15 @@ def merged(samples: Sequence[Record]) -> Record:
     found: Record = {}
     for key, value in samples[-1].items():
         known = [sample[key] for sample in samples if key in sample]
-        if isinstance(value, Mapping) and key not in ("threads", "values"):
+        if key == "values":
+            each = (both for one in samples for both in (ranges.of_values(one.get(key, {})), one.get("ranges", {})))
+            found |= {key: value, "ranges": ranges.together(*each)}
+        elif isinstance(value, Mapping) and key not in ("threads", "ranges"):
             found[key] = merged(known)
         elif key in _MEAN:
             found[key] = round(sum(known) / len(known), 4)
         else:
-            found[key] = max(known) if key in _LARGEST else value
+            found.setdefault(key, max(known) if key in _LARGEST else value)
     return found
 
 

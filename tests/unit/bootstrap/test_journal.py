@@ -114,6 +114,18 @@ def test_merging_keeps_tasks_that_only_the_last_sample_has() -> None:
     assert merged([before, sample(2.0, cpu=3.0)])["tasks"]["worker:0"]["cpu"] == 3.0
 
 
+def test_merging_keeps_the_smallest_and_the_largest_value() -> None:
+    given: list[Record] = [
+        {"step": 1, "values": {"loss": 3.0, "name": "x"}},
+        {"step": 2, "values": {"loss": 9.0, "rate": "nan"}, "ranges": {"loss": [0.5, 9.0]}},
+        {"step": 3, "values": {"loss": 2.0}},
+    ]
+    task = merged([sample(float(one["step"]), **one) for one in given])["tasks"]["worker:0"]
+    assert (task["step"], task["values"], task["ranges"]) == (3, {"loss": 2.0}, {"loss": [0.5, 9.0]})
+    task = merged([sample(float(one["step"]), **one) for one in given[:2]])["tasks"]["worker:0"]
+    assert (task["values"], task["ranges"]) == ({"loss": 9.0, "rate": "nan"}, {"loss": [0.5, 9.0]})
+
+
 def test_lengths_of_logs_are_pairs_after_the_first(tmp_path: Path) -> None:
     writer, attempt, _, _ = journal(tmp_path)
     writer.sample([{"logs": {"worker:0": [[10.0, 5], [10.5, 25], [70.25, 30]]}}])

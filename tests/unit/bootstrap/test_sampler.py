@@ -12,13 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from gridtf.bootstrap.agent.hoststate import HostState
 from gridtf.bootstrap.agent.sampler import Rates, Sampler, sample_interval
 from gridtf.bootstrap.agent.supervisor import TaskProcess
 from gridtf.bootstrap.system import System
+from gridtf.contract import progress_name
 from gridtf.host import procfs
-from gridtf.run.rundir import Record
+from gridtf.run.rundir import Record, write_record
 from gridtf.states import TaskState
 from tests.support.jobs import until
+from tests.support.system import FakeSystem
 
 BUSY = """
 import sys, time
@@ -162,6 +165,32 @@ def test_rates_come_from_the_last_two_reports() -> None:
     assert added(116.0)["rate"] == 0.0
     task.progress = {"step": 20, "values": {}, "time": 117.0}  # restarted from a checkpoint
     assert added(118.0)["rate"] == 0.0
+
+
+def test_sample_has_the_extremes_of_all_reports_since_the_one_before(tmp_path: Path) -> None:
+    state, rates = HostState("h0", FakeSystem()), Rates()
+    task = TaskProcess("worker:0", TaskState.RUNNING, 7)
+    state.supervisor.tasks, state.local_dir = {"worker:0": task}, tmp_path
+
+    def reported(step: int, loss: float, *ranges: float) -> None:
+        record = {"step": step, "values": {"loss": loss}, "time": float(step)}
+        more = {"ranges": {"loss": ranges}} if ranges else {}
+        write_record(tmp_path / progress_name("worker", 0), {**record, **more})
+        state.read_notes()
+
+    def sample() -> Record:
+        found: Record = {"time": 0.0, "tasks": {"worker:0": {}}}
+        rates.add(found, [task])
+        used: Record = found["tasks"]["worker:0"]
+        return {name: used.get(name) for name in ("step", "values", "ranges")}
+
+    reported(1, 5.0)
+    reported(2, 3.0, 3.0, 9.0)
+    reported(3, 2.0, 2.0, 3.0)
+    assert sample() == {"step": 3, "values": {"loss": 2.0}, "ranges": {"loss": [2.0, 9.0]}}
+    assert task.progress == {"step": 3, "values": {"loss": 2.0}, "time": 3.0}
+    state.read_notes()  # nothing new: what was told is not told again
+    assert sample() == {"step": 3, "values": {"loss": 2.0}, "ranges": None}
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from gridtf.cli import main
 from gridtf.run.rundir import write_record
+from gridtf.secrets import MASK
 from tests.support import recordedruns
 
 Captured = pytest.CaptureFixture[str]
@@ -40,6 +43,28 @@ def test_output_to_a_file_and_to_stdout(here: Path, capsys: Captured) -> None:
     assert main(["report", "./digits", "-o", "-"]) == 0
     assert capsys.readouterr().out.endswith("</html>")
     assert not (here / "digits-4711.html").exists()
+
+
+def test_archive_for_a_support_ticket(here: Path, capsys: Captured) -> None:
+    assert main(["report", "--bundle", "./digits"]) == 0
+    assert capsys.readouterr().out == "digits-4711.tar.gz\n"
+    path = here / "digits-4711.tar.gz"
+    assert path.stat().st_mode & 0o777 == 0o600
+    with tarfile.open(path) as archive:
+        doctor = archive.extractfile("digits/doctor.json")
+        assert doctor is not None
+        examined = json.load(doctor)
+        assert {"findings", "settings"} <= set(examined)
+        assert MASK not in str(examined)
+    before = path.read_bytes()
+    assert main(["report", "--bundle", "./digits"]) == 2
+    assert capsys.readouterr().err.startswith("gridtf: digits-4711.tar.gz exists\n  name another file with -o")
+    assert path.read_bytes() == before
+    (here / "notes.txt").write_text("mine")
+    assert main(["report", "--bundle", "./digits", "-o", "notes.txt", "--force", "--anonymous"]) == 0
+    assert tarfile.is_tarfile(here / "notes.txt")
+    for words in (["--anonymous", "./digits"], ["--bundle", "./digits", "./digits"]):
+        assert main(["report", *words]) == 2
 
 
 def test_errors(here: Path, capsys: Captured) -> None:

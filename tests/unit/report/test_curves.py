@@ -14,7 +14,7 @@ def test_short_curve_keeps_every_value() -> None:
     for x in range(5):
         curve.add(x, x * x)
     assert curve.points() == [Point(x + 0.5, x * x, x * x, x * x) for x in range(5)]
-    assert (curve.first, curve.last, curve.low, curve.high) == (0, 16, 0, 16)
+    assert (curve.last, curve.low, curve.high) == (16, 0, 16)
 
 
 def test_long_curve_is_short_and_keeps_the_extremes() -> None:

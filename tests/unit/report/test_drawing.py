@@ -69,6 +69,20 @@ def test_scale_holds_the_values(low: float, high: float) -> None:
     assert all(map(math.isfinite, marks))
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "marks"),
+    [
+        (0.03, 0.9, [0.02, 0.05, 0.1, 0.2, 0.5, 1]),
+        (0.02, 2.3, [0.01, 0.1, 1, 10]),
+        (1, 10, [1, 2, 5, 10]),
+        (0.0003, 2.3, [0.0001, 0.001, 0.01, 0.1, 1, 10]),
+        (1e-9, 1e9, [1e-9, 1e-6, 1e-3, 1, 1e3, 1e6, 1e9]),
+    ],
+)
+def test_marks_of_a_logarithmic_axis(low: float, high: float, marks: list[float]) -> None:
+    assert drawing.log_scale(low, high) == pytest.approx(marks)
+
+
 def test_paths() -> None:
     points = [Point(0, 0, 1, 2), Point(10, 1, 2, 3)]
     assert drawing.line(points, lambda x: x, lambda y: y) == "M0.0 1.0L10.0 2.0"

@@ -81,6 +81,22 @@ def test_page_of_a_failed_job(tmp_path: Path) -> None:
     assert "has not ended" not in text
 
 
+def test_first_cause_that_gridtf_has_ended_is_told_as_such(tmp_path: Path) -> None:
+    run = recordedruns.make(tmp_path / "digits", workers=2, minutes=1, state="FAILED")
+    text = run.attempt(1).events.read_text()
+    ended = '"task": "worker:0", "host": "h0", "state": "FAILED", "exit": 1, "signal": null'
+    assert ended in text
+    stopped = '"task": "worker:0", "host": "h0", "state": "STOPPED", "exit": null, "signal": "SIGTERM"'
+    run.attempt(1).events.write_text(text.replace(ended, stopped))
+    verdict = json.loads(run.attempt(1).verdict.read_text())
+    verdict["cause"] |= {"exit": None, "signal": "SIGTERM"}
+    write_record(run.attempt(1).verdict, verdict)
+    html = made(run)
+    assert "worker:0 on h0 was ended by gridtf with SIGTERM." in seen(html)
+    assert "worker:0 on h0, attempt 1: FAILED, the first cause, SIGTERM after 1 min 0 s" in html
+    assert "! first cause" in seen(html)
+
+
 def test_page_of_several_attempts(tmp_path: Path) -> None:
     run = recordedruns.make(tmp_path / "digits", minutes=5, state="FAILED")
     recordedruns.make(tmp_path / "digits", minutes=5, begin=BEGIN + 4000)
@@ -100,11 +116,12 @@ def test_last_step_is_that_of_the_end_although_no_sample_has_it(clock: float, tm
     assert summary is not None
     task = summary["hosts"]["h0"]["tasks"]["worker:0"]
     task["progress"] = {"step": 98765, "values": {"loss": 0.0125}, "time": task["ended"] + clock}
+    task["ranges"] = {"loss": [0.0075, 77.0]}
     write_record(run.attempt(1).summary, summary)
     html = made(run)
     text = seen(html)
     assert "Last step 98,765" in text
-    assert "Last loss 0.0125" in text
+    assert "Last loss 0.0125 0.0075 to 77" in text
     assert "1 h" not in text.partition("Curves")[2].partition("Placement")[0]  # on the axis of time
     run.attempt(1).samples.unlink()
     text = seen(made(run))
@@ -248,7 +265,7 @@ def test_cut_record_is_named_on_the_page(tmp_path: Path) -> None:
 
 
 def test_report_of_many_tasks_is_small(tmp_path: Path) -> None:
-    run = recordedruns.make(tmp_path / "digits", workers=256, host_count=64, gpus=4, minutes=5, interval=60)
+    run = recordedruns.make(tmp_path / "digits", workers=1000, host_count=125, gpus=8, minutes=5, interval=60)
     html = made(run)
     assert len(html) < 1_000_000
     assert "share a row" in seen(html)

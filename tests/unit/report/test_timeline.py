@@ -50,6 +50,33 @@ def test_task_that_was_started_again_has_two_stretches() -> None:
     assert [event for _, event, _ in attempt.marks] == ["started", "stopping"]
 
 
+def test_first_cause_that_gridtf_has_ended_is_marked_as_what_has_failed() -> None:
+    """worker:0 raised first and was slow to end; worker:1, its victim, had ended before."""
+    victim: Record = {"time": 88.0, "event": "ended", "task": "worker:1", "state": "FAILED", "exit": 1, "signal": None}
+    verdict = {**VERDICT, "cause": {"task": "worker:0", "host": "n1", "exit": None, "signal": "TERM"}}
+    (attempt,) = timeline.attempts([AttemptData(1, events=[*EVENTS, victim], verdict=verdict)], 0.0, 500.0)
+    (culprit,) = attempt.tasks["worker:0"]
+    assert (culprit.state, culprit.cause) == ("FAILED", True)
+    assert [(one.state, one.cause) for one in attempt.tasks["worker:1"]] == [("FAILED", False), ("FAILED", False)]
+    (row,) = timeline.rows([attempt], 1)
+    assert row.stretches[0].cause
+
+
+def test_first_cause_that_has_exited_with_0_is_marked_too() -> None:
+    ended: Record = {
+        "time": 80.0,
+        "event": "ended",
+        "task": "worker:1",
+        "state": "COMPLETED",
+        "exit": 0,
+        "signal": None,
+    }
+    verdict = {**VERDICT, "cause": {"task": "worker:1"}}
+    (attempt,) = timeline.attempts([AttemptData(1, events=[*EVENTS, ended], verdict=verdict)], 0.0, 500.0)
+    assert [(one.state, one.cause) for one in attempt.tasks["worker:1"]] == [("FAILED", False), ("COMPLETED", True)]
+    assert [one.cause for one in attempt.tasks["worker:0"]] == [False]
+
+
 def test_running_job_lasts_until_now() -> None:
     (attempt,) = timeline.attempts([AttemptData(1, events=EVENTS[:7])], 0.0, 75.0)
     assert (attempt.state, attempt.end) == ("RUNNING", 75)
