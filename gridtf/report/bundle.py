@@ -73,8 +73,9 @@ def make(run: RunDir, examined: str, words: Mapping[str, str], now: float) -> by
                 raise RunDirError(why)
             held[name] = _read(run.path / name, kind, most[kind], masker)
         except (RunDirError, OSError) as error:
-            left.append(f"  {name}: {error}")
-    lines = [f"{page.heading(material)}, {page.clock(now)}, gridtf {__version__}", "", "In this archive:"]
+            left.append(f"  {name}: {getattr(error, 'strerror', None) or error}")
+    about = f"{page.heading(material)}: {material.view.state} as of {page.clock(now)}, gridtf {__version__}"
+    lines = [about, "", "In this archive:"]
     for name, (text, note) in held.items():
         masked = f"{text.count(MASK)} masked" if MASK in text else ""
         lines.append(f"  {name}: {', '.join(filter(None, (size(len(text.encode(errors='replace'))), masked, note)))}")

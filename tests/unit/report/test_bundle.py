@@ -7,11 +7,12 @@ import json
 import os
 import tarfile
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from gridtf.report import bundle
-from gridtf.run.rundir import RunDir, write_record
+from gridtf.run.rundir import RunDir, open_plain, write_record
 from gridtf.secrets import MASK
 from tests.support import recordedruns
 from tests.support.recordedruns import BEGIN
@@ -125,9 +126,24 @@ def test_name_and_home_of_the_user_are_replaced_on_request(tmp_path: Path) -> No
 def test_job_without_samples_or_that_runs(state: str, tmp_path: Path) -> None:
     run = recordedruns.make(tmp_path / "digits", minutes=1, state=state)
     run.attempt(1).samples.unlink()
-    assert "attempt-1/samples.jsonl" not in unpacked(run)
+    texts = unpacked(run)
+    assert "attempt-1/samples.jsonl" not in texts
+    seen = "UNKNOWN" if state == "RUNNING" else state  # its launcher has given no sign of life for a long time
+    assert texts["MANIFEST"].startswith(f"digits (4711): {seen} as of ")
     run.attempt(1).plan.write_text('{"damaged')
     assert unpacked(run)["attempt-1/plan.json"] == '{"damaged'
+
+
+def test_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = recordedruns.make(tmp_path / "digits", minutes=1)
+
+    def refuse(path: Path) -> BinaryIO:
+        if path == run.script:
+            raise PermissionError(13, "Permission denied", str(path))
+        return open_plain(path)
+
+    monkeypatch.setattr(bundle, "open_plain", refuse)
+    assert "\n  job.sh: Permission denied\n" in unpacked(run)["MANIFEST"].partition("Left out:")[2]
 
 
 def test_archive_of_a_thousand_tasks_is_small(tmp_path: Path) -> None:
