@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from argparse import ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError, BooleanOptionalAction, Namespace
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -127,6 +127,12 @@ def new_parser(
     if json:
         parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
+
+
+def add_raw(parser: Parser) -> None:
+    """Add the option --raw to a command that prints logs."""
+    raw_help = "all lines, as in a pipe: a terminal gets what tasks print alike once, and no noise of TensorFlow"
+    parser.add_argument("--raw", action=BooleanOptionalAction, help=raw_help)
 
 
 def job_names(prefix: str, **_: object) -> list[str]:

@@ -81,12 +81,13 @@ def verdict(view: JobView, now: float) -> str:
     return "\n".join([first, *(f"  {line}" for line in more), *_last_lines(view)])
 
 
-def progress(view: JobView, now: float | None = None) -> str:
+def progress(view: JobView, now: float | None = None, steps: str = "") -> str:
     """Show in one line the state of a job that has not ended.
 
     Args:
         view: The job.
         now: Seconds since the epoch, to show how long it has run and its steps; None: without these.
+        steps: How far it has come, if that is known better than from its reports.
     """
     view = _shown(view)
     states: dict[str, int] = {}
@@ -97,7 +98,8 @@ def progress(view: JobView, now: float | None = None) -> str:
     counts = ", ".join(f"{count} {state.lower()}" for state, count in states.items())
     current = counts and view.state != JobState.PENDING  # a pending job has tasks of an earlier attempt only
     state = view.state.lower() + ("" if now is None else view.lasting(now))
-    words = [state, *_detail(view), f"tasks: {counts}" if current else "", "" if now is None else _furthest(view)]
+    steps = "" if now is None else steps or _furthest(view)
+    words = [state, steps, *_detail(view), f"tasks: {counts}" if current else ""]
     return "; ".join(word for word in words if word)
 
 

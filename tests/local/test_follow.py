@@ -129,7 +129,7 @@ def test_follow_on_a_terminal_has_a_line_at_the_bottom(here: Path, environ: dict
     code, seen = on_terminal("submit", "-f", *TWO, *TRAINS, **environ)
     text = seen.decode(errors="replace")
     assert code == 0, text
-    assert f"worker:0@{HOST} |" in text
+    assert re.search(r"worker:0(-1|@\S+) ", text)  # one line for both, if they print it within a moment
     assert "step 7/9 " in text
     assert "): COMPLETED after " in text
     assert re.search(r"[-\\|/] (running|attempt)", text)

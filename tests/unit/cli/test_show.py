@@ -205,8 +205,10 @@ def test_show_progress() -> None:
     assert show.progress(GOING.replace(state=PENDING, reason="", tasks=())) == "pending"
     one, *others = GOING.tasks
     steps = one.replace(progress={"step": 1200, "values": {}, "time": 1.0}, sample={"rate": 11.84})
-    words = "running for 1 min 15 s; 3 tasks on 2 hosts; tasks: 2 running, 1 pending; step 1200 (11.8/s)"
-    assert show.progress(GOING.replace(tasks=(steps, *others)), 1075.0) == words
+    going = GOING.replace(tasks=(steps, *others))
+    words = "running for 1 min 15 s; step 1200 (11.8/s); 3 tasks on 2 hosts; tasks: 2 running, 1 pending"
+    assert show.progress(going, 1075.0) == words
+    assert show.progress(going, 1075.0, "epoch 2/3") == words.replace("step 1200 (11.8/s)", "epoch 2/3")
 
 
 def test_show_job_table() -> None:
