@@ -68,9 +68,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0 success, 1 the job or gridtf failed, 2 wrong usage, 124 timeout, 130 Ctrl-C.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    debug = _take_debug(words)
+    debug, colours = _take_general(words)
     try:
         output.prepare()
+        output.choose_colours(colours)
         code = _run(words)
         output.write("")  # flush
     except BrokenPipeError:  # the reader, such as head, has exited
@@ -118,12 +119,20 @@ def restore_sigchld() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
-def _take_debug(words: list[str]) -> bool:
-    """Remove --debug from the words before ``--``; whether it was there."""
+def _take_general(words: list[str]) -> tuple[bool, str]:
+    """Remove --debug and --color from the words before ``--``; whether it was there, and when to print colours."""
     end = words.index("--") if "--" in words else len(words)
-    debug = "--debug" in words[:end]
-    words[:end] = [word for word in words[:end] if word != "--debug"]
-    return debug
+    debug, colours, kept, own = False, "auto", list[str](), iter(words[:end])
+    for word in own:
+        flag, equals, value = word.partition("=")
+        if word == "--debug":
+            debug = True
+        elif flag == "--color":
+            colours = value if equals else next(own, "")
+        else:
+            kept.append(word)
+    words[:end] = kept
+    return debug, colours
 
 
 def report_error(error: Exception) -> int:

@@ -39,7 +39,7 @@ def run(arguments: Namespace) -> int:
         views.append(view)
         if view.finished:
             if not arguments.json:
-                output.result(show.verdict(view, time.time()))
+                output.result(show.verdict(view, time.time(), output.width()))
             continue
         output.message(f"gridtf: job {plain(job.id)} was cancelled, but is still {view.state}")
         output.message(f"  to check again: gridtf status {plain(job.id)}")

@@ -82,7 +82,7 @@ def list_jobs(
     if as_json:
         output.write(f"{show.as_json(jobs.views(runs))}\n")
     else:
-        output.write(f"{show.job_table(overview.rows(runs))}\n" if runs else none)
+        output.write(f"{show.job_table(overview.rows(runs), output.width())}\n" if runs else none)
     return 0
 
 
@@ -140,12 +140,12 @@ def run_status(arguments: Namespace) -> int:
         # a job array whose script was written by hand has no run directory of its own
         views = jobs.views(list(elements.values()))
         rows = [overview.row(view) for view in views]
-        output.write(f"{show.as_json(views) if arguments.json else show.job_table(rows, why=True)}\n")
+        output.write(f"{show.as_json(views) if arguments.json else show.job_table(rows, output.width(), why=True)}\n")
         return 0
     if arguments.watch:
         return redraw.follow(job)
     now = time.time()
     view = detailed(job.status(), now)
-    text = show.as_json(view) if arguments.json else show.job(view, now, (output.screen() or (None,))[0])
+    text = show.as_json(view) if arguments.json else show.job(view, now, output.width())
     output.write(f"{text}\n")
     return 0

@@ -14,6 +14,7 @@ import jsonschema
 import pytest
 
 import gridtf.login.job
+from gridtf import text
 from gridtf.cli import main, show, wait
 from gridtf.errors import SchedulerError
 from gridtf.login.job import Job
@@ -220,6 +221,39 @@ def test_show_job_table() -> None:
     ]
     assert lines[1].split()[:5] == ["digits", "4711", "slurm", "RUNNING", "3"]
     assert len({line.index("/runs") for line in lines[1:]}) == 1
+
+
+@pytest.mark.parametrize(
+    ("width", "columns"),
+    [
+        (200, "NAME JOB SCHEDULER STATE TASKS STARTED RUN DIRECTORY"),
+        (80, "NAME JOB SCHEDULER STATE TASKS STARTED"),
+        (60, "NAME JOB STATE STARTED"),
+        (40, "NAME JOB STATE"),
+        (30, "NAME STATE"),
+        (20, "NA… STATE"),
+    ],
+)
+def test_job_table_has_a_line_for_each_job_and_the_columns_for_which_there_is_room(width: int, columns: str) -> None:
+    job = row(GOING).replace(name="a-name-of-30-characters-or-more", run_dir=f"/home/ann/runs/{'x' * 60}")
+    lines = show.job_table([job, job.replace(name="\u540d\u524d", job_id="4712.host")], width).splitlines()
+    assert len(lines) == 3
+    assert all(text.columns(line) <= width for line in lines)
+    if width > 20:
+        assert lines[0].split() == columns.split()
+    states = {text.columns(line[: line.index("RUN")]) for line in lines[1:]} if width > 20 else {0}
+    assert len(states) == 1  # East Asian names are aligned as well
+
+
+def test_status_is_broken_with_an_indent_on_narrow_terminals() -> None:
+    lines = show.job(FAILURE.replace(reason="worker:1 on node2: exit code 3, of which much can be said"), 5000.0, 40)
+    assert lines.splitlines()[3:6] == [
+        "why            worker:1 on node2: exit",
+        "               code 3, of which much can",
+        "               be said",
+    ]
+    verdict = show.verdict(FAILURE.replace(hint="look at it, and then look at it again"), 5000.0, 30)
+    assert verdict.splitlines()[3:5] == ["  look at it, and then look at", "    it again"]
 
 
 # --- following a job
