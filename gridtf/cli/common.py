@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from argparse import ArgumentTypeError, BooleanOptionalAction, Namespace
 from collections.abc import Callable, Sequence
@@ -160,6 +161,23 @@ def find_job(arguments: Namespace, *, even_gone: bool = False) -> Job:
     from gridtf.login.job import find
 
     return find(arguments.job, even_gone=even_gone)
+
+
+def agreed(question: str, done: str, hint: str) -> bool:
+    """Ask the user.
+
+    Args:
+        question: The question, with its answers.
+        done: What is said to have happened where there is no terminal to ask on.
+        hint: What to do about that.
+
+    Raises:
+        UsageError: When there is none.
+    """
+    if not sys.stdin.isatty():
+        raise UsageError(f"{done}: the question before it needs a terminal", hint=hint)
+    output.message(question)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def configured(arguments: Namespace, use: Use | None = None) -> Configured:

@@ -27,12 +27,18 @@ def parser_list(**more: Any) -> Parser:
 
     made = new_parser("list", "[options]", ("", "--state RUNNING,PENDING", "--since 2d --all"), json=True, **more)
     made.add_argument("--all", action="store_true", help=f"all jobs (default: the newest {_NEWEST})")
-    made.add_argument("--state", metavar="STATE,…", type=_states, help="only jobs in one of these states")
+    add_choice(made)
     made.add_argument(
         "--since", metavar="TIME", type=since, help="only jobs submitted since then: 2d, 12h, or a time such as 14:30"
     )
-    made.add_argument("--name", metavar="PATTERN", help="only jobs whose name fits a shell pattern, such as 'digits-*'")
     return made
+
+
+def add_choice(parser: Parser) -> None:
+    """Add the options that choose jobs by name and state."""
+    parser.add_argument("--state", metavar="STATE,…", type=_states, help="only jobs in one of these states")
+    name_help = "only jobs whose name fits a shell pattern, such as 'digits-*'"
+    parser.add_argument("--name", metavar="PATTERN", help=name_help)
 
 
 def run_list(arguments: Namespace) -> int:
@@ -40,7 +46,7 @@ def run_list(arguments: Namespace) -> int:
         everything=arguments.all,
         as_json=arguments.json,
         states=arguments.state,
-        wanted=_wanted(arguments.since, arguments.name),
+        wanted=wanted(arguments.since, arguments.name),
     )
 
 
@@ -86,8 +92,13 @@ def list_jobs(
     return 0
 
 
-def _wanted(since: float | None, pattern: str | None) -> Callable[[Entry], bool] | None:
-    """Which entries of the index fit; None where all do."""
+def wanted(since: float | None, pattern: str | None) -> Callable[[Entry], bool] | None:
+    """Which entries of the index fit; None where all do.
+
+    Args:
+        since: Seconds since the epoch; None: of any time.
+        pattern: A shell pattern of the name; None: any.
+    """
     if since is None and pattern is None:
         return None
     from fnmatch import fnmatchcase

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +98,9 @@ def run_submit(arguments: Namespace) -> int:
         from gridtf.cli import wait
 
         return wait.follow(job, as_json=arguments.json, quiet=arguments.quiet)
+    if output.on_terminal() and not (arguments.quiet or arguments.json):
+        name = plain(shlex.quote(job.name))
+        output.message(f"next           gridtf logs -f {name}\n               gridtf status {name}")
     return 0
 
 

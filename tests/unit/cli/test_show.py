@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import sys
@@ -431,6 +432,42 @@ def test_cancel_takes_several_jobs_and_a_refusal_of_one_does_not_spare_the_other
     ]
     assert main(["cancel", "b", "c", "--json"]) == 0
     assert [job["job_id"] for job in json.loads(capsys.readouterr().out)] == ["102", "103"]
+
+
+def test_cancel_by_name_and_state_asks_first(
+    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    for name in ("run-a", "run-b", "other", "run-c"):
+        assert main(["submit", "--name", name, "--", "x"]) == 0
+
+    def query(jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
+        ended = {name: JobStatus(CANCELLED, purged=True) for name in fake.cancelled}
+        return {
+            job.job_id: ended.get(job.job_id, JobStatus(RUNNING if job.job_id == "102" else PENDING)) for job in jobs
+        }
+
+    monkeypatch.setattr(fake, "query", query)
+    capsys.readouterr()
+    words = ["cancel", "--name", "run-*", "--state", "PENDING"]
+    assert main(words) == 2
+    assert "gridtf: nothing was cancelled: the question before it needs a terminal\n" in capsys.readouterr().err
+    for answer, code in (("\n", 1), ("y\n", 0)):
+        assert fake.cancelled == []
+        monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
+        monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+        assert main(words) == code
+        shown = capsys.readouterr()
+        assert "Cancel 2 jobs? [y/N]\n" in shown.err
+        assert [line.split()[:2] for line in shown.err.splitlines()[1:3]] == [["run-c", "104"], ["run-a", "101"]]
+    assert sorted(fake.cancelled) == ["101", "104"]
+    assert main([*words, "--yes"]) == 2
+    assert capsys.readouterr().err.startswith("gridtf: no job that has not ended is chosen\n")
+    assert main(["cancel", "--state", "R", "--yes", "--json"]) == 0
+    assert [job["job_id"] for job in json.loads(capsys.readouterr().out)] == ["102"]
+    for wrong in (["cancel"], ["cancel", "other", "--name", "o*"]):
+        assert main(wrong) == 2
+        assert "takes either JOB, or --name and --state" in capsys.readouterr().err
+    assert main(["cancel", "--name", "o*", "--yes"]) == 0
 
 
 def test_failed_cancel_leaves_no_cancelled_json(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
