@@ -39,7 +39,7 @@ def write(text: str | bytes, *, flush: bool = True) -> None:
 
     Raises:
         OutputError: When stdout is not writable.
-        BrokenPipeError: When its reader has exited.
+        BrokenPipeError: When its reader has exited, or its terminal was closed.
     """
     error = _try_to_write(text, flush)
     if isinstance(error, BrokenPipeError):
@@ -113,13 +113,18 @@ def rest(seconds: float) -> None:
     Raises:
         BrokenPipeError: When it has.
     """
+    if _reader_is_gone(seconds):
+        raise BrokenPipeError
+
+
+def _reader_is_gone(seconds: float) -> bool:
+    """Whether the reader of stdout exits, or its terminal is closed, within this time."""
     import select
 
     poller = select.poll()
     with contextlib.suppress(OSError):  # it may be no file, as in a notebook
         poller.register(sys.stdout.fileno(), 0)
-    if poller.poll(seconds * 1000):
-        raise BrokenPipeError
+    return bool(poller.poll(seconds * 1000))
 
 
 def raw(text: str) -> bytes:
@@ -151,8 +156,9 @@ def _try_to_write(text: str | bytes, flush: bool) -> OSError | None:
         if flush:
             sys.stdout.flush()
     except OSError as error:
+        gone = _reader_is_gone(0.0)
         _drop(sys.stdout)
-        return error
+        return BrokenPipeError() if gone else error
     return None
 
 

@@ -6,12 +6,71 @@ import contextlib
 import fcntl
 import os
 import pty
+import re
 import struct
 import subprocess
 import termios
+from collections.abc import Iterator
 
 from tests.support.commands import command
 from tests.support.python import environment
+
+
+class Terminal:
+    """A terminal on which a command runs.
+
+    Args:
+        ours: The test's side of it.
+    """
+
+    def __init__(self, ours: int, process: subprocess.Popen[bytes]) -> None:
+        self._ours = ours
+        self.process = process
+
+    def read_until(self, pattern: bytes) -> bytes:
+        """Read until what was read has a match of the pattern, or to the end; returns all of it."""
+        seen = b""
+        with contextlib.suppress(OSError):  # EIO: the other side is closed
+            while not re.search(pattern, seen) and (block := os.read(self._ours, 65536)):
+                seen += block
+        return seen
+
+    def resize(self, columns: int) -> None:
+        """Change the size, of which the command is told by SIGWINCH."""
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+
+    def close(self) -> None:
+        """Close the terminal, as a user closes its window."""
+        if self._ours >= 0:
+            os.close(self._ours)
+        self._ours = -1
+
+
+@contextlib.contextmanager
+def live_terminal(*words: str, controls: bool = True) -> Iterator[Terminal]:
+    """Run a gridtf command line on a terminal of 80 columns, and end it afterwards.
+
+    Args:
+        controls: Whether it is the controlling terminal of the command, which has SIGHUP when it is closed.
+    """
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+    with subprocess.Popen(
+        command(*words),
+        env=environment(TERM="xterm"),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=(lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)) if controls else None,
+    ) as process:
+        os.close(theirs)
+        terminal = Terminal(ours, process)
+        try:
+            yield terminal
+        finally:
+            process.kill()
+            terminal.close()
 
 
 def on_terminal(*words: str, **environ: str) -> tuple[int, bytes]:
