@@ -47,14 +47,15 @@ class Terminal:
 
 
 @contextlib.contextmanager
-def live_terminal(*words: str, controls: bool = True) -> Iterator[Terminal]:
-    """Run a gridtf command line on a terminal of 80 columns, and end it afterwards.
+def live_terminal(*words: str, columns: int = 80, controls: bool = True) -> Iterator[Terminal]:
+    """Run a gridtf command line on a terminal, and end it afterwards.
 
     Args:
+        columns: Of the terminal.
         controls: Whether it is the controlling terminal of the command, which has SIGHUP when it is closed.
     """
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
     with subprocess.Popen(
         command(*words),
         env=environment(TERM="xterm"),
