@@ -30,7 +30,7 @@ _WIDEST = 32  # characters of a name that others are aligned with
 def parser(**more: Any) -> Parser:
     examples = ("digits -f", "4711 worker:0 --tail 20", "digits --since 10m --grep loss", "digits --errors")
     made = new_parser("logs", "JOB [TASK …] [options]", examples, job=True, **more)
-    tasks = made.add_argument("tasks", metavar="TASK", nargs="*", help="these tasks, as for --task")
+    tasks = made.add_argument("tasks", metavar="TASK", nargs="*", default=[], help="these tasks, as for --task")
     made.add_argument("-f", "--follow", action="store_true", help="continue until the job ends")
     task_help = "this task (worker:0), all of a type (worker), the job script (job) or the agents (agents); repeatable"
     task = made.add_argument("--task", metavar="TASK", action="append", help=task_help)

@@ -239,8 +239,10 @@ def test_narrow_terminals(here: Path) -> None:
     code, seen = on_terminal("status", "digits", COLUMNS="40", NO_COLOR="1")
     table = seen.decode().partition("TASK ")[2].splitlines()
     assert max(map(len, table)) <= 40
-    code, seen = on_terminal("status", "--watch", "digits", COLUMNS="40")
-    assert code == 0
+    for environ in ({"COLUMNS": "40"}, {"COLUMNS": "20"}, {"COLUMNS": "20", "LC_ALL": "C"}, {"TERM": "dumb"}):
+        code, seen = on_terminal("status", "--watch", "digits", **environ)
+        assert code == 0
+        assert b"COMPLETED" in seen
 
 
 def test_ctrl_c_ends_watch_and_not_the_job(here: Path) -> None:
@@ -264,6 +266,13 @@ def test_run_follows_its_own_job(here: Path) -> None:
     done = call("run", *TWO, *FAILS, code=1)
     assert f"worker:1@{HOST} | last words\n" in done.stdout
     assert "gridtf: FAILED: worker:1 on " in done.stderr
+
+
+def test_run_on_a_terminal_folds_lines_unless_they_are_to_be_raw(here: Path) -> None:
+    _, seen = on_terminal("run", *TWO, *python("print('alike')"), NO_COLOR="1", COLUMNS="80")
+    assert re.search(rb"^worker:0(-1|@\S+) +\| alike$", seen, re.MULTILINE)
+    _, seen = on_terminal("run", "--raw", *TWO, *python("print('alike')"), NO_COLOR="1", COLUMNS="80")
+    assert len(re.findall(rb"^worker:[01]@\S+ +\| alike$", seen, re.MULTILINE)) == 2
 
 
 def test_run_that_cannot_begin_says_why(here: Path) -> None:

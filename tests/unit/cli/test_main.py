@@ -83,6 +83,7 @@ def test_examples_in_the_help_parse(name: str) -> None:
             ["status"],
             "gridtf: the following arguments are required: JOB\n  write: gridtf status JOB; `gridtf list` shows",
         ),
+        (["logs", "--tail", "3"], "gridtf: the following arguments are required: JOB\n  write: gridtf logs JOB; "),
         (
             ["wait", "x", "--timeout", "soon"],
             "gridtf: argument --timeout: 'soon' is not a number of seconds, nor a time",
