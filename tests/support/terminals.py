@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from tests.support.commands import command
 from tests.support.python import environment
 
+USUAL = {"TERM": "xterm", "LC_ALL": "C.UTF-8"}  # wherever the tests are run
+
 
 class Terminal:
     """A terminal on which a command runs.
@@ -58,7 +60,7 @@ def live_terminal(*words: str, columns: int = 80, controls: bool = True) -> Iter
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
     with subprocess.Popen(
         command(*words),
-        env=environment(TERM="xterm"),
+        env=environment(**USUAL),
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -83,7 +85,7 @@ def on_terminal(*words: str, **environ: str) -> tuple[int, bytes]:
     with contextlib.closing(os.fdopen(ours, "rb", buffering=0)) as terminal:
         process = subprocess.Popen(
             command(*words),
-            env=environment(**{"TERM": "xterm", **environ}),
+            env=environment(**{**USUAL, **environ}),
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
