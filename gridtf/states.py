@@ -70,6 +70,17 @@ def exit_code(state: str) -> int:
 
 ENDED: frozenset[str] = frozenset(state for state in JobState if state.ended)
 
+_STYLES: dict[str, str] = {
+    **dict.fromkeys(map(str, (JobState.RUNNING, JobState.COMPLETED, JobState.SAVED)), "good"),
+    **dict.fromkeys(map(str, (JobState.PENDING, JobState.UNKNOWN, TaskState.STOPPED, TaskState.ENDED)), "warn"),
+}
+
+
+def style_of(state: str) -> str:
+    """The style in which a state is shown: good, warn or bad, as states are that are not known to be good or open."""
+    return _STYLES.get(state, "bad")
+
+
 # What was seen of TensorFlow, MPI and Horovod in a task, in its record; empty: nothing.
 LOADED = "loaded"  # its process has loaded TensorFlow
 ALONE = "alone"  # its process has loaded MPI or Horovod, and nobody has told it of other ranks

@@ -43,22 +43,43 @@ def log_line(line: str, *, colours: bool) -> str:
 
 
 def cut(line: str, width: int) -> str:
-    """Shorten a line without control characters to a number of columns of a terminal, with ``…`` at its end.
+    """Shorten a line to a number of columns of a terminal, with ``…`` at its end.
 
     Args:
-        line: The line.
-        width: Columns; characters of East Asian scripts take two of them, combining ones none.
+        line: The line, without control characters but those of colours.
+        width: Columns; characters of East Asian scripts take two of them, combining ones and colours none.
     """
     if len(line) <= width and line.isascii():
         return line
-    at = [0, *accumulate(map(_columns, line))]
-    return line if at[-1] <= width else line[: max(0, bisect_right(at, width - 1) - 1)] + "…"
+    parts = re.findall(f"{_COLOUR}|.", line, re.DOTALL) if "\x1b" in line else line
+    at = [0, *accumulate(map(_columns, parts))]
+    if at[-1] <= width:
+        return line
+    kept = "".join(parts[: max(0, bisect_right(at, width - 1) - 1)]) + "…"
+    return kept + _PLAIN_AGAIN if "\x1b" in kept else kept
+
+
+def hanging(line: str, width: int | None, indent: int) -> str:
+    """Break a line between its words, and indent all lines but the first.
+
+    Args:
+        line: The line.
+        width: Columns of the terminal, which only a longer word exceeds; None: the line is not broken.
+        indent: Columns, if the terminal has room for them.
+    """
+    if width is None or len(line) <= width:
+        return line
+    from textwrap import fill
+
+    indented = " " * (indent if indent <= width * 2 // 5 else width // 4)
+    return fill(line, width, subsequent_indent=indented, break_long_words=False, break_on_hyphens=False)
 
 
 def _columns(char: str) -> int:
+    """Of a character, or of the control sequence of a colour."""
     from unicodedata import combining, east_asian_width
 
-    return 0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1
+    return 0 if char[0] == "\x1b" or combining(char) else 2 if east_asian_width(char) in "WF" else 1
 
 
 def some(names: list[str] | tuple[str, ...], *, most: int = 16) -> str:

@@ -27,6 +27,8 @@ __all__ = ["launch", "program"]
 # What schedulers, mpirun, gridtf say to a process that the tests may run in.
 _OF_A_JOB = ("GRIDTF_", "SLURM_", "SGE_", "TF_CONFIG", "JOB_ID", "PE_HOSTFILE", "PMI_", "OMPI_", "RANK", "WORLD_SIZE")
 
+_OF_COLOURS = ("NO_COLOR", "CLICOLOR_FORCE", "FORCE_COLOR")
+
 
 @pytest.fixture(scope="session")
 def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
@@ -40,7 +42,7 @@ def _own_home(_homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes the user's configuration and index of runs, nor the job it may run in."""
     home = next(_homes)
     for variable in list(os.environ):
-        if variable.startswith(_OF_A_JOB) or variable.endswith("_VISIBLE_DEVICES"):
+        if variable.startswith(_OF_A_JOB) or variable.endswith("_VISIBLE_DEVICES") or variable in _OF_COLOURS:
             monkeypatch.delenv(variable)
     monkeypatch.setenv("GRIDTF_SITE_CONFIG", "")
     monkeypatch.setenv("XDG_CONFIG_HOME", f"{home}/config")

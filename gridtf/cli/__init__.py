@@ -14,44 +14,58 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COMMANDS = {
-    "submit": "submit a job",
-    "run": "run a job right here: on the hosts of an salloc, or on this machine",
-    "render": "show what submit would do: the script, and where every value comes from",
-    "list": "list your jobs",
-    "status": "show the state of a job and its tasks, and why it ended",
-    "monitor": "show a job live on the whole terminal: tasks, hosts, events, curves",
-    "logs": "show the output of the tasks",
-    "stacks": "show where all tasks of a running job are",
-    "report": "write what happened in a job, and what it used, as an HTML page; compare two jobs",
-    "output": "print the folder with the results of the tasks",
-    "address": "print host:port of a task of a running job, for a client outside the job",
-    "wait": "wait until a job has ended; the exit code is the job's",
-    "cancel": "cancel a job",
-    "resume": "submit a job again that has saved or failed: it goes on from there",
-    "tensorboard": "show the results of a job in TensorBoard, and how to reach it",
-    "metrics": "print your waiting and running jobs as metrics, for Prometheus",
-    "clean": "remove run directories of jobs that ended long ago, after asking",
-    "doctor": "examine this site and this host: what jobs need here, and what is amiss",
-    "init": "write your file of defaults with what jobs need at this site",
-    "import": "print a job file made from the description of a job elsewhere, such as a TFJob",
-    "completion": "print the code for tab completion in bash, zsh or fish",
-    "bootstrap-path": "print where gridtf-bootstrap.sh is, for hand-written job scripts",
+# When a command is needed -> the commands, and what they do: in 62 characters, so that 80 columns have room for them.
+MOMENTS = {
+    "before a job": {
+        "doctor": "examine this site and this host: what jobs need, what is amiss",
+        "init": "write your file of defaults with what jobs need at this site",
+        "import": "print a job file made from another system's, such as a TFJob",
+        "render": "show what submit would do: the script, the source of values",
+        "submit": "submit a job",
+        "run": "run a job here: on the hosts of an salloc, or on this machine",
+    },
+    "while it runs": {
+        "list": "list your jobs",
+        "status": "show the state of a job and its tasks, and why it ended",
+        "monitor": "show a job live: its tasks, hosts, events and curves",
+        "logs": "show the output of the tasks",
+        "stacks": "show where all tasks of a running job are",
+        "address": "print host:port of a task, for a client outside the job",
+        "wait": "wait until a job has ended; the exit code is the job's",
+        "cancel": "cancel jobs",
+    },
+    "afterwards": {
+        "report": "write what happened, and what was used, as an HTML page",
+        "output": "print the folder with the results of the tasks",
+        "tensorboard": "show the results in TensorBoard, and how to reach it",
+        "resume": "submit a job again that has saved or failed: it goes on",
+        "clean": "remove run directories of jobs that ended long ago",
+    },
+    "for a site": {
+        "metrics": "print your waiting and running jobs as metrics, for Prometheus",
+        "completion": "print the code for tab completion in bash, zsh or fish",
+        "bootstrap-path": "print where gridtf-bootstrap.sh is, for your own job scripts",
+    },
 }
+COMMANDS = {name: summary for commands in MOMENTS.values() for name, summary in commands.items()}
+
+
+def _listed(moment: str) -> str:
+    return "\n".join([f"{moment}:", *(f"  {name:<16}{summary}" for name, summary in MOMENTS[moment].items())])
+
 
 HELP = f"""\
 usage: gridtf COMMAND [options]
 
-Runs distributed TensorFlow on Slurm, Grid Engine or this machine: one task per GPU.
+Runs distributed TensorFlow on Slurm, Grid Engine or here: one task per GPU.
 
-commands:
-{"".join(f"  {name:<16}{summary}{chr(10)}" for name, summary in COMMANDS.items())}
+{chr(10).join(map(_listed, MOMENTS))}
+
 JOB is a run directory, a job id or a job's name (the newest of that name).
---version prints the version; --debug, anywhere, shows the traceback of an error.
+anywhere: --version, --debug (the traceback of an error),
+          --color auto|always|never (auto: on a terminal without NO_COLOR)
 
-examples:
-  gridtf submit --ps 1 --workers 2 --wait -- python train.py
-  gridtf submit gridtf.toml
+  gridtf submit --ps 1 --workers 2 -f -- python train.py
   gridtf COMMAND --help
 """
 
@@ -68,9 +82,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0 success, 1 the job or gridtf failed, 2 wrong usage, 124 timeout, 130 Ctrl-C.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    debug = _take_debug(words)
+    debug, colours = _take_general(words)
     try:
         output.prepare()
+        output.choose_colours(colours)
         code = _run(words)
         output.write("")  # flush
     except BrokenPipeError:  # the reader, such as head, has exited
@@ -118,12 +133,20 @@ def restore_sigchld() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
-def _take_debug(words: list[str]) -> bool:
-    """Remove --debug from the words before ``--``; whether it was there."""
+def _take_general(words: list[str]) -> tuple[bool, str]:
+    """Remove --debug and --color from the words before ``--``; whether it was there, and when to print colours."""
     end = words.index("--") if "--" in words else len(words)
-    debug = "--debug" in words[:end]
-    words[:end] = [word for word in words[:end] if word != "--debug"]
-    return debug
+    debug, colours, kept, own = False, "auto", list[str](), iter(words[:end])
+    for word in own:
+        flag, equals, value = word.partition("=")
+        if word == "--debug":
+            debug = True
+        elif flag == "--color":
+            colours = value if equals else next(own, "")
+        else:
+            kept.append(word)
+    words[:end] = kept
+    return debug, colours
 
 
 def report_error(error: Exception) -> int:

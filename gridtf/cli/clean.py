@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import time
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
@@ -12,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridtf.cli import output
-from gridtf.cli.common import job_names, new_parser
-from gridtf.errors import NotFoundError, RunDirError, UsageError
+from gridtf.cli.common import agreed, job_names, new_parser
+from gridtf.errors import NotFoundError, RunDirError
 from gridtf.jobspec.arguments import Parser
 from gridtf.jobspec.units import parse_duration
 from gridtf.states import ENDED
@@ -57,7 +56,11 @@ def run(arguments: Namespace) -> int:
     if arguments.dry_run:
         return 0
     results = " (their output stays)" if choice.keep_output else " with their output"
-    if not arguments.yes and not _agreed(f"Remove {counted(len(going), 'run')}, {size(total)}{results}? [y/N]"):
+    if not arguments.yes and not agreed(
+        f"Remove {counted(len(going), 'run')}, {size(total)}{results}? [y/N]",
+        "nothing was removed",
+        "--yes removes them without asking, --dry-run only shows them",
+    ):
         return 1
     # a job may have been resumed, or started again, while the user was asked
     runs = cleaning.found(os.environ, time.monotonic())
@@ -125,15 +128,6 @@ def _show_kept(chosen: Sequence[tuple[Found, str]]) -> int:
     for line in lines:
         output.message(plain(line))
     return len(lines)
-
-
-def _agreed(question: str) -> bool:
-    """Ask the user. Raises UsageError without a terminal to ask on."""
-    if not sys.stdin.isatty():
-        hint = "--yes removes them without asking, --dry-run only shows them"
-        raise UsageError("nothing was removed: the question before it needs a terminal", hint=hint)
-    output.message(question)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _remove(one: Found, choice: Choice) -> bool:

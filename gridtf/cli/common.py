@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
-from argparse import ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError, BooleanOptionalAction, Namespace
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -129,6 +130,12 @@ def new_parser(
     return parser
 
 
+def add_raw(parser: Parser) -> None:
+    """Add the option --raw to a command that prints logs."""
+    raw_help = "all lines, as in a pipe: a terminal gets what tasks print alike once, and no noise of TensorFlow"
+    parser.add_argument("--raw", action=BooleanOptionalAction, help=raw_help)
+
+
 def job_names(prefix: str, **_: object) -> list[str]:
     """Names and ids of jobs, and folders, that begin with prefix, for tab completion."""
     from argcomplete.completers import FilesCompleter
@@ -154,6 +161,23 @@ def find_job(arguments: Namespace, *, even_gone: bool = False) -> Job:
     from gridtf.login.job import find
 
     return find(arguments.job, even_gone=even_gone)
+
+
+def agreed(question: str, done: str, hint: str) -> bool:
+    """Ask the user.
+
+    Args:
+        question: The question, with its answers.
+        done: What is said to have happened where there is no terminal to ask on.
+        hint: What to do about that.
+
+    Raises:
+        UsageError: When there is none.
+    """
+    if not sys.stdin.isatty():
+        raise UsageError(f"{done}: the question before it needs a terminal", hint=hint)
+    output.message(question)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def configured(arguments: Namespace, use: Use | None = None) -> Configured:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridtf import schedulers
-from gridtf.cli import output
+from gridtf.cli import output, style
 from gridtf.cli.common import new_parser
 from gridtf.errors import GridtfError, UsageError
 from gridtf.findings import Examination, Finding, Level, Setting, result
@@ -20,13 +20,14 @@ from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.layers import Given
 from gridtf.jobspec.options import OPTIONS, Table
 from gridtf.run.rundir import here
-from gridtf.text import counted, plain
+from gridtf.text import counted, hanging, plain
 
 if TYPE_CHECKING:
     from gridtf.schedulers.api import Scheduler
 
 _NEEDED = ("scheduler", "configuration")
 _WIDTH = len(Level.FAILURE)
+_STYLES = {Level.OK: "good", Level.WARNING: "warn", Level.FAILURE: "bad"}
 _TO_WRITE = re.compile(r"\bwrite \w+ = ")
 
 
@@ -129,8 +130,9 @@ def _run(file: Path | None, *, as_json: bool, given: Given = (), probe: Probe | 
         sent = _result(found, login.look(environ, here(), given).scheduler) if probe is not None else None
         output.write(f"{_as_json(found, written, sent)}\n")
     else:
-        lines = _lines(found.findings) + ([] if file is not None else _where(found, own))
-        output.write("".join(f"{plain(line)}\n" for line in lines))
+        width = output.width()
+        lines = _lines(found.findings, width) + ([] if file is not None else _where(found, own, width))
+        output.write("".join(f"{line}\n" for line in lines))
     if problem is not None:
         raise problem
     if file is not None:
@@ -187,26 +189,30 @@ def _as_json(found: Examination, written: Path | None, sent: Mapping[str, object
     return as_json({"findings": found.findings, "settings": found.settings, "written": written, "result": sent})
 
 
-def _lines(findings: Sequence[Finding]) -> list[str]:
-    """The findings as lines, with the hint below each and the numbers at the end."""
+def _lines(findings: Sequence[Finding], width: int | None) -> list[str]:
+    """The findings as lines, with the hint below each and the numbers at the end. width: columns of the terminal."""
     checks = max((len(finding.check) for finding in findings), default=0)
     lines = []
     for finding in findings:
-        lines.append(f"{finding.level:<{_WIDTH}}  {finding.check:<{checks}}  {finding.message}")
-        lines += [f"{'':<{_WIDTH}}    {finding.hint}"] if finding.hint else []
+        line = f"{finding.level:<{_WIDTH}}  {finding.check:<{checks}}  {plain(finding.message)}"
+        level = style.style(finding.level, _STYLES[finding.level])
+        lines.append(level + hanging(line, width, _WIDTH + checks + 4).removeprefix(finding.level))
+        if finding.hint:
+            lines.append(hanging(f"{'':<{_WIDTH}}    {plain(finding.hint)}", width, _WIDTH + 4))
     counts = {level: sum(finding.level == level for finding in findings) for level in Level}
     return [*lines, f"{counted(counts[Level.FAILURE], 'failure')}, {counted(counts[Level.WARNING], 'warning')}"]
 
 
-def _where(found: Examination, own: Path | None) -> list[str]:
+def _where(found: Examination, own: Path | None, width: int | None) -> list[str]:
     """In which file to write the lines of the hints; empty without such lines."""
     keys = dict.fromkeys(setting.key for setting in found.settings if not setting.example)
     keys.pop("scheduler", None)  # of an option, which init would have to be given as well
     if own is None or not any(_TO_WRITE.search(finding.hint) for finding in found.findings):
         return []
+    line = f"the lines to write belong in {own}, above its first [table]"
     if keys and not os.path.lexists(own):
-        return [f"gridtf init writes {', '.join(keys)} to {own}"]
-    return [f"the lines to write belong in {own}, above its first [table]"]
+        line = f"gridtf init writes {', '.join(keys)} to {own}"
+    return [hanging(plain(line), width, 2)]
 
 
 def _outcome(file: Path, settings: Sequence[Setting], unknown: Sequence[str]) -> str:

@@ -11,6 +11,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TextIO
 
+_AUTO = "auto"
+_colours = _AUTO
+
 
 def prepare() -> None:
     """Replace closed standard streams by /dev/null, and let stdout and stderr encode any character and any path."""
@@ -20,9 +23,11 @@ def prepare() -> None:
             os.set_inheritable(descriptor, True)
             setattr(sys, name, os.fdopen(descriptor, "r" if name == "stdin" else "w"))
     codecs.register_error("gridtf", _encoded)
+    locale = os.environ.get("LC_ALL") or os.environ.get("LC_CTYPE") or os.environ.get("LANG")
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="gridtf")
+        if hasattr(stream, "reconfigure"):  # Python writes UTF-8 to terminals of the locale C, too (PEP 540)
+            ascii_alone = locale in ("C", "POSIX") and stream.isatty()
+            stream.reconfigure(encoding="ascii" if ascii_alone else None, errors="gridtf")
 
 
 def write(text: str | bytes, *, flush: bool = True) -> None:
@@ -34,7 +39,7 @@ def write(text: str | bytes, *, flush: bool = True) -> None:
 
     Raises:
         OutputError: When stdout is not writable.
-        BrokenPipeError: When its reader has exited.
+        BrokenPipeError: When its reader has exited, or its terminal was closed.
     """
     error = _try_to_write(text, flush)
     if isinstance(error, BrokenPipeError):
@@ -55,14 +60,40 @@ def redraws() -> bool:
     return on_terminal() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
+def choose_colours(when: str) -> None:
+    """Set when colours are printed.
+
+    Args:
+        when: auto, always or never.
+
+    Raises:
+        UsageError: For another word.
+    """
+    global _colours
+    if when not in (_AUTO, "always", "never"):
+        from gridtf.errors import UsageError
+
+        raise UsageError(f"--color: {when!r} is not one of auto, always, never")
+    _colours = when
+
+
 def has_colours() -> bool:
-    """Whether stdout is a terminal that shows colours, as far as TERM and NO_COLOR say (no-color.org)."""
-    return redraws() and not os.environ.get("NO_COLOR")
+    """Whether to print colours to stdout: as --color says; else not with NO_COLOR (no-color.org), everywhere with
+    CLICOLOR_FORCE (bixense.com/clicolors) or FORCE_COLOR (force-color.org), and else if a terminal shows them."""
+    if _colours != _AUTO:
+        return _colours == "always"
+    forced = any(os.environ.get(name, "0") not in ("", "0") for name in ("CLICOLOR_FORCE", "FORCE_COLOR"))
+    return not os.environ.get("NO_COLOR") and (forced or redraws())
 
 
 def encoded(text: str) -> bytes:
     """Encode text as stdout does."""
     return text.encode(sys.stdout.encoding, "gridtf")
+
+
+def width() -> int | None:
+    """Columns of the terminal that stdout is; None when it is none."""
+    return (screen() or (None,))[0]
 
 
 def screen() -> tuple[int, int] | None:
@@ -82,13 +113,18 @@ def rest(seconds: float) -> None:
     Raises:
         BrokenPipeError: When it has.
     """
+    if _reader_is_gone(seconds):
+        raise BrokenPipeError
+
+
+def _reader_is_gone(seconds: float) -> bool:
+    """Whether the reader of stdout exits, or its terminal is closed, within this time."""
     import select
 
     poller = select.poll()
     with contextlib.suppress(OSError):  # it may be no file, as in a notebook
         poller.register(sys.stdout.fileno(), 0)
-    if poller.poll(seconds * 1000):
-        raise BrokenPipeError
+    return bool(poller.poll(seconds * 1000))
 
 
 def raw(text: str) -> bytes:
@@ -120,8 +156,9 @@ def _try_to_write(text: str | bytes, flush: bool) -> OSError | None:
         if flush:
             sys.stdout.flush()
     except OSError as error:
+        gone = _reader_is_gone(0.0)
         _drop(sys.stdout)
-        return error
+        return BrokenPipeError() if gone else error
     return None
 
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from gridtf import schedulers
 from gridtf.cli import output
 from gridtf.cli.common import configured, new_parser
-from gridtf.jobspec import precheck
+from gridtf.jobspec import config, precheck
 from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.options import Table
 from gridtf.jobspec.spec import JobSpec
+from gridtf.jobspec.tasktypes import LEADERS
 from gridtf.run.rundir import RunDir
 from gridtf.schedulers import mpi
 from gridtf.secrets import secret
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from gridtf.schedulers.api import Plan
 
 
+_DEFAULT = "default"  # the source of values that nobody has set
 _MASK = "***"  # in ASCII, which every terminal shows
 
 
@@ -38,6 +40,7 @@ def parser(table: Table | None = None, **more: Any) -> Parser:
     )
     made = new_parser("render", "[JOBFILE] [options] -- command …", examples, **more)
     made.add_argument("--json", action="store_true", help="print JSON: the request, the script, where values come from")
+    made.add_argument("--defaults", action="store_true", help="show the values that nobody has set as well")
     add_job_options(made, schedulers.job_options() if table is None else table)
     return made
 
@@ -54,7 +57,7 @@ def run(arguments: Namespace) -> int:
         return 0
     for note in precheck.notes(plan.spec):
         output.message(f"gridtf: {plain(note)}")
-    output.message(_about(plan, command))
+    output.message(_about(plan, command, defaults=getattr(arguments, "defaults", False)))
     if output.on_terminal():
         output.write("".join(f"{plain(line)}\n" for line in script.split("\n")[:-1]))
     else:
@@ -86,7 +89,7 @@ def _without_secrets(spec: dict[str, Any]) -> dict[str, Any]:
     return masked
 
 
-def _about(plan: Plan, command: Sequence[str]) -> str:
+def _about(plan: Plan, command: Sequence[str], *, defaults: bool) -> str:
     taken = plan.spec.run_dir is not None and os.path.lexists(plan.run_dir)
     request = plan.request
     slots = plan.scheduler.login.slots(request)
@@ -98,11 +101,11 @@ def _about(plan: Plan, command: Sequence[str]) -> str:
         f"run directory  {plan.run_dir}{' (already exists: submit would refuse it)' if taken else ''}",
         f"submit runs    {shlex.join(command)} < {script}",
         f"resources      {'; '.join([_resources(request, plan.spec.cpus_per_task, slots), *_components(request)])}",
-        f"tasks          {', '.join(_tasks(request))}",
+        f"tasks          {', '.join(_tasks(request, slots))}",
         *([f"ranks          {mpi.named(ranks)}: {why}"] if ranks else []),
         "values",
     ]
-    rows = list(_values(plan))
+    rows = [row for row in _values(plan) if defaults or row[1] != _DEFAULT]
     width = min(50, max(len(text) for text, _ in rows))
     lines += [f"  {text:<{width}}  {source}" for text, source in rows]
     return "\n".join(map(plain, lines))
@@ -146,34 +149,50 @@ def _components(request: Request) -> Iterator[str]:
         yield f"partition {part.partition}: {', '.join(words)}"
 
 
-def _tasks(request: Request) -> Iterator[str]:
+def _workers(request: Request, slots: str) -> int | None:
+    """How many workers the requested hosts have room for; None where the scheduler decides it."""
+    gpus = {role.gpus for role in request.roles if role.gpus}
+    low, high = request.nodes
+    per_node = request.chosen("tasks_per_node") or (request.tasks_per_node if request.chosen("gpus_per_node") else None)
+    if slots or low != high or per_node is None or request.chosen("nodes") is None or len(gpus) > 1:
+        return None
+    leaders = [role for role in request.roles if role.type in LEADERS and (role.gpus or not gpus)]
+    return low * per_node - sum(role.count or 0 for role in leaders)
+
+
+def _tasks(request: Request, slots: str = "") -> Iterator[str]:
     """The tasks, as far as they are known before the hosts are allocated."""
     for role in request.roles:
+        count = _workers(request, slots) if role.count is None else role.count
         more = " (served by gridtf)" if role.served else ""
         if role.in_cluster != role.row.in_cluster:
             more += " (not in the cluster)"
-        if role.count is None:
+        if count is None:
             per_gpu = request.scheduler == "local" and request.chosen("tasks_per_node") is None
             yield f"{role.type}:0 and as many more as {'there are GPUs for' if per_gpu else 'fit'}{more}"
         else:
-            yield f"{role.type}:0{f' to {role.type}:{role.count - 1}' if role.count > 1 else ''}{more}"
+            yield f"{role.type}:0{f' to {role.type}:{count - 1}' if count > 1 else ''}{more}"
 
 
 def _values(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yields ("key = value", where it came from): first the given values, then the defaults that are not empty."""
-    for key, source in sorted(plan.sources.items(), key=_in_order):
+    """Yields ("key = value", where it came from): first those of this job, then those of the user's and the site's
+    files, then the defaults that are not empty."""
+    general = [f"{path}:" for path, _, _ in config.general_files(os.environ)]
+
+    def rank(row: tuple[str, str]) -> tuple[int, str, int]:
+        """Set-up lines stay together, in the order of their numbers."""
+        key, _, number = row[0].partition(".")
+        if key == "setup" and number.isdecimal():
+            return 1, key, int(number)
+        return 2 if row[1].startswith(tuple(general)) else 0, row[0], 0
+
+    for key, source in sorted(plan.sources.items(), key=rank):
         if key != "scheduler":
             yield f"{key} = {_shown(key, _look_up(plan.spec, key))}", source
     yield f'scheduler = "{plan.scheduler.name}"', plan.sources["scheduler"]
     for key, default in fields(JobSpec).items():
         if key not in plan.sources and default not in (None, (), {}):
-            yield f"{key} = {json.dumps(default)}", "default"
-
-
-def _in_order(row: tuple[str, str]) -> tuple[str, int]:
-    """Sorts keys, and the numbers of set-up lines by their value."""
-    key, _, number = row[0].partition(".")
-    return (key, int(number)) if key == "setup" and number.isdecimal() else (row[0], 0)
+            yield f"{key} = {json.dumps(default)}", _DEFAULT
 
 
 def _look_up(spec: JobSpec, key: str) -> Any:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from gridtf.cli import output
 from gridtf.cli.follow import printed
+from gridtf.cli.logs import Shown
 from gridtf.host.processes import PASSED_ON, die_with_parent
+from gridtf.observe.logs import Choice
 from gridtf.run.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, *PASSED_ON)
 
 
-def follow(launch: Callable[[Callable[[RunDir], None]], int]) -> int:
+def follow(launch: Callable[[Callable[[RunDir], None]], int], *, raw: bool | None = None) -> int:
     """Run a job in a new process, and print its logs in this one.
 
     Signals for the launcher are passed on. It has Ctrl-C from the terminal as well, and a second one does nothing.
@@ -28,6 +30,7 @@ def follow(launch: Callable[[Callable[[RunDir], None]], int]) -> int:
 
     Args:
         launch: Runs the job and returns its exit code; to be called with a function that is told the run directory.
+        raw: As for Shown.
 
     Returns:
         The exit code of the job script.
@@ -60,10 +63,12 @@ def follow(launch: Callable[[Callable[[RunDir], None]], int]) -> int:
             ends.extend([os.waitstatus_to_exitcode(status)] if there else [])
         return bool(ends)
 
+    shown = Shown(raw=raw)
     if path:
-        for line in printed(RunDir(Path(os.fsdecode(path))), ended, time.sleep):
+        for line in printed(RunDir(Path(os.fsdecode(path))), Choice(), shown, ended, time.sleep):
             output.write(line, flush=False)
     while not ended():
         time.sleep(0.05)
     output.write("")
+    shown.tell()
     return ends[0] if ends[0] >= 0 else 128 - ends[0]

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gridtf.cli import tasktable
+from gridtf.cli import style, tasktable
 from gridtf.states import ENDED, JobState
-from gridtf.text import duration, plain
+from gridtf.text import duration, hanging, plain
 from gridtf.values import Value, as_dict, fields
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from gridtf.observe.state import JobView
 
 _STILL_QUEUED = "the scheduler still has the job: it is cleaning up, or will start it again"
+_DISPENSABLE = ("RUN DIRECTORY", "SCHEDULER", "TASKS", "STARTED", "JOB")  # columns, as tasktable.fitting takes them
+_LABEL = 15  # columns
 _MOST_ATTEMPTS = 10  # that are shown
 
 
@@ -29,20 +31,30 @@ def as_json(value: object) -> str:
     return json.dumps(value, indent=2, default=_fields)
 
 
-def job_table(jobs: Sequence[Row], *, why: bool = False) -> str:
+def job_table(jobs: Sequence[Row], width: int | None = None, *, why: bool = False) -> str:
     """Show jobs as a table.
 
     Args:
         jobs: At least one job.
+        width: Columns of the terminal; None: no limit.
         why: Whether to add a line with the reason for each job that failed.
     """
     jobs = _shown(jobs)
-    rows = [("NAME", "JOB", "SCHEDULER", "STATE", "TASKS", "STARTED", "RUN DIRECTORY")]
-    for one in jobs:
-        started = _moment(one.started) if one.started else "-"
-        rows.append((one.name, one.job_id, one.scheduler, one.state, str(one.tasks or "-"), started, one.run_dir))
+    rows = [
+        {
+            "NAME": one.name,
+            "JOB": one.job_id,
+            "SCHEDULER": one.scheduler,
+            "STATE": one.state,
+            "TASKS": str(one.tasks or "-"),
+            "STARTED": _moment(one.started) if one.started else "-",
+            "RUN DIRECTORY": one.run_dir,
+        }
+        for one in jobs
+    ]
     failed = [f"{one.job_id}: {one.reason}" for one in jobs if why and one.state in ENDED - {JobState.COMPLETED}]
-    return "\n".join([tasktable.table(rows), *([""] if failed else []), *failed])
+    text = tasktable.fitting(rows, _DISPENSABLE, "NAME", width)
+    return "\n".join([text, *([""] if failed else []), *(hanging(line, width, 2) for line in failed)])
 
 
 def job(view: JobView, now: float, width: int | None = None) -> str:
@@ -51,42 +63,49 @@ def job(view: JobView, now: float, width: int | None = None) -> str:
     Args:
         view: The job.
         now: Seconds since the epoch.
-        width: Columns of the terminal, for the table of tasks; None: no limit.
+        width: Columns of the terminal; None: no limit.
     """
     view = _shown(view)
-    lines = [
-        f"name           {view.name}",
-        f"job            {view.job_id or 'not submitted'}{f' ({view.scheduler})' if view.scheduler else ''}",
-        f"state          {view.state}{view.lasting(now)}",
-    ]
-    lines += _labelled("why" if view.finished else "detail", _why(view))
-    lines += _labelled("warning", [*([_unmoved(view)] if view.unmoved else []), *map(_damaged, view.damaged)])
-    lines += _labelled("times", _times(view))
-    lines.append(f"run directory  {view.run_dir}")
-    lines += _labelled("attempts", _chain(view))
+    rows = {
+        "name": [view.name],
+        "job": [f"{view.job_id or 'not submitted'}{f' ({view.scheduler})' if view.scheduler else ''}"],
+        "state": [f"{view.state}{view.lasting(now)}"],
+        "why" if view.finished else "detail": _why(view),
+        "warning": [*([_unmoved(view)] if view.unmoved else []), *map(_damaged, view.damaged)],
+        "times": _times(view),
+        "run directory": [f"{view.run_dir}"],
+        "attempts": _chain(view),
+    }
+    lines = []
+    for label, texts in rows.items():
+        for number, text in enumerate(texts):
+            lines.append(hanging(f"{'' if number else label:<{_LABEL}}{text}", width, _LABEL))
+    lines[2] = lines[2].replace(view.state, style.state(view.state))
     if view.tasks:
         lines += ["", tasktable.tasks(view, now, width)]
     return "\n".join([*lines, *_last_lines(view)])
 
 
-def verdict(view: JobView, now: float) -> str:
+def verdict(view: JobView, now: float, width: int | None = None) -> str:
     """Show how a job ended, with the last lines of the task that failed first.
 
     Args:
         view: The job.
         now: Seconds since the epoch.
+        width: Columns of the terminal; None: no limit.
     """
     view = _shown(view)
-    first, *more = [f"{view.name} ({view.job_id}): {view.state}{view.lasting(now)}", *_why(view)]
-    return "\n".join([first, *(f"  {line}" for line in more), *_last_lines(view)])
+    first = f"{view.name} ({view.job_id}): {style.state(view.state)}{view.lasting(now)}"
+    return "\n".join([first, *(hanging(f"  {line}", width, 4) for line in _why(view)), *_last_lines(view)])
 
 
-def progress(view: JobView, now: float | None = None) -> str:
+def progress(view: JobView, now: float | None = None, steps: str = "") -> str:
     """Show in one line the state of a job that has not ended.
 
     Args:
         view: The job.
         now: Seconds since the epoch, to show how long it has run and its steps; None: without these.
+        steps: How far it has come, if that is known better than from its reports.
     """
     view = _shown(view)
     states: dict[str, int] = {}
@@ -97,7 +116,8 @@ def progress(view: JobView, now: float | None = None) -> str:
     counts = ", ".join(f"{count} {state.lower()}" for state, count in states.items())
     current = counts and view.state != JobState.PENDING  # a pending job has tasks of an earlier attempt only
     state = view.state.lower() + ("" if now is None else view.lasting(now))
-    words = [state, *_detail(view), f"tasks: {counts}" if current else "", "" if now is None else _furthest(view)]
+    steps = "" if now is None else steps or _furthest(view)
+    words = [state, steps, *_detail(view), f"tasks: {counts}" if current else ""]
     return "; ".join(word for word in words if word)
 
 
@@ -147,10 +167,6 @@ def _times(view: JobView) -> list[str]:
     times = {"submitted": view.submitted, "started": view.started, "ended": view.ended}
     text = ", ".join(f"{what} {_moment(at)}" for what, at in times.items() if at is not None)
     return [text] if text else []
-
-
-def _labelled(label: str, lines: Sequence[str]) -> list[str]:
-    return [f"{'' if index else label:<15}{line}" for index, line in enumerate(lines)]
 
 
 def _unmoved(view: JobView) -> str:

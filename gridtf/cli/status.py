@@ -27,19 +27,25 @@ def parser_list(**more: Any) -> Parser:
 
     made = new_parser("list", "[options]", ("", "--state RUNNING,PENDING", "--since 2d --all"), json=True, **more)
     made.add_argument("--all", action="store_true", help=f"all jobs (default: the newest {_NEWEST})")
-    made.add_argument("--state", metavar="STATE,…", type=_states, help="only jobs in one of these states")
+    add_choice(made)
     made.add_argument(
         "--since", metavar="TIME", type=since, help="only jobs submitted since then: 2d, 12h, or a time such as 14:30"
     )
-    made.add_argument("--name", metavar="PATTERN", help="only jobs whose name fits a shell pattern, such as 'digits-*'")
     made.add_argument("--user", metavar="NAME", help="the jobs of another user, for root")
     return made
 
 
+def add_choice(parser: Parser) -> None:
+    """Add the options that choose jobs by name and state."""
+    parser.add_argument("--state", metavar="STATE,…", type=_states, help="only jobs in one of these states")
+    name_help = "only jobs whose name fits a shell pattern, such as 'digits-*'"
+    parser.add_argument("--name", metavar="PATTERN", help=name_help)
+
+
 def run_list(arguments: Namespace) -> int:
     def listed() -> int:
-        wanted = _wanted(arguments.since, arguments.name)
-        return list_jobs(everything=arguments.all, as_json=arguments.json, states=arguments.state, wanted=wanted)
+        chosen = wanted(arguments.since, arguments.name)
+        return list_jobs(everything=arguments.all, as_json=arguments.json, states=arguments.state, wanted=chosen)
 
     if arguments.user is None:
         return listed()
@@ -87,12 +93,17 @@ def list_jobs(
     if as_json:
         output.write(f"{show.as_json(jobs.views(runs))}\n")
     else:
-        output.write(f"{show.job_table(overview.rows(runs))}\n" if runs else none)
+        output.write(f"{show.job_table(overview.rows(runs), output.width())}\n" if runs else none)
     return 0
 
 
-def _wanted(since: float | None, pattern: str | None) -> Callable[[Entry], bool] | None:
-    """Which entries of the index fit; None where all do."""
+def wanted(since: float | None, pattern: str | None) -> Callable[[Entry], bool] | None:
+    """Which entries of the index fit; None where all do.
+
+    Args:
+        since: Seconds since the epoch; None: of any time.
+        pattern: A shell pattern of the name; None: any.
+    """
     if since is None and pattern is None:
         return None
     from fnmatch import fnmatchcase
@@ -145,12 +156,12 @@ def run_status(arguments: Namespace) -> int:
         # a job array whose script was written by hand has no run directory of its own
         views = jobs.views(list(elements.values()))
         rows = [overview.row(view) for view in views]
-        output.write(f"{show.as_json(views) if arguments.json else show.job_table(rows, why=True)}\n")
+        output.write(f"{show.as_json(views) if arguments.json else show.job_table(rows, output.width(), why=True)}\n")
         return 0
     if arguments.watch:
         return redraw.follow(job)
     now = time.time()
     view = detailed(job.status(), now)
-    text = show.as_json(view) if arguments.json else show.job(view, now, (output.screen() or (None,))[0])
+    text = show.as_json(view) if arguments.json else show.job(view, now, output.width())
     output.write(f"{text}\n")
     return 0

@@ -1,45 +1,37 @@
-"""The line at the bottom of a terminal that says how a job stands, below lines that scroll. Made by Rich."""
+"""The line at the bottom of a terminal that says how a job stands, below lines that scroll."""
 
 from __future__ import annotations
 
-import sys
+import contextlib
+import itertools
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.live import Live
-from rich.spinner import Spinner
-from rich.text import Text
-
+from gridtf.cli import output
+from gridtf.errors import OutputError
 from gridtf.text import cut
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+_CLEAR = b"\r\x1b[2K"  # ECMA-48: EL
+_TURNS = "-\\|/"
 
 
 class BottomLine:
     """A context in which stdout, a terminal, has a line at its bottom."""
 
     def __init__(self) -> None:
-        self._console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
-        self._spinner = Spinner("line")
-        self._live = Live(
-            self._spinner,
-            console=self._console,
-            refresh_per_second=2,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
+        self._turns = itertools.cycle(_TURNS)
+        self._line = b""
 
     def __enter__(self) -> BottomLine:
-        self._live.start()
-        self._console.show_cursor(True)  # which a command that is killed could not do any more
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._live.stop()
+        with contextlib.suppress(OutputError, BrokenPipeError):  # the terminal may be gone
+            output.write(_CLEAR)
 
     def say(self, text: str) -> None:
         """Change the line.
@@ -47,12 +39,14 @@ class BottomLine:
         Args:
             text: Without control characters; what does not fit is left out.
         """
-        self._spinner.update(text=cut(text, self._console.width - len("- ")))
+        columns, _ = output.screen() or (80, 24)  # it may have been resized
+        self._line = output.encoded(cut(f"{next(self._turns)} {text}", columns - 1))
+        output.write(_CLEAR + self._line)
 
-    def write(self, text: str) -> None:
+    def write(self, lines: bytes) -> None:
         """Write lines above it.
 
         Args:
-            text: Whole lines, without control characters but those of colours.
+            lines: Whole lines, without control characters but those of colours.
         """
-        self._console.print(Text.from_ansi(text.removesuffix("\n")), soft_wrap=True)
+        output.write(_CLEAR + lines + self._line)

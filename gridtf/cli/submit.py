@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 from gridtf import schedulers
 from gridtf.cli import output
-from gridtf.cli.common import configured, new_parser
+from gridtf.cli.common import add_raw, configured, new_parser
 from gridtf.errors import UsageError
 from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.options import Table
@@ -33,6 +34,7 @@ def parser_run(table: Table | None = None, **more: Any) -> Parser:
     examples = ("-- python train.py", "gridtf.toml", "--ps 2 -- python train.py     (inside salloc: on its hosts)")
     made = new_parser("run", "[JOBFILE] [options] -- command …", examples, **more)
     made.add_argument("--quiet", action="store_true", help="do not print what its tasks print")
+    add_raw(made)
     add_job_options(made, schedulers.job_options() if table is None else table)
     return made
 
@@ -46,7 +48,7 @@ def run_run(arguments: Namespace) -> int:
         return main.run(given, os.environ)
     from gridtf.cli import runbeside
 
-    return runbeside.follow(lambda begun: main.run(given, os.environ, begun))
+    return runbeside.follow(lambda begun: main.run(given, os.environ, begun), raw=arguments.raw)
 
 
 def parser_submit(table: Table | None = None, **more: Any) -> Parser:
@@ -59,6 +61,7 @@ def parser_submit(table: Table | None = None, **more: Any) -> Parser:
     made.epilog = f"{made.epilog}\n\n{PLACEHOLDERS}\n{LAYERS}"
     made.add_argument("--wait", action="store_true", help="wait until the job has ended; the exit code is the job's")
     made.add_argument("-f", "--follow", action="store_true", help="as --wait, and print what its tasks print meanwhile")
+    add_raw(made)
     made.add_argument("--quiet", action="store_true", help="print the job's id alone; with --wait or -f its verdict")
     made.add_argument("--dry-run", action="store_true", help="submit nothing, like gridtf render")
     made.add_argument("--json", action="store_true", help="print JSON")
@@ -90,11 +93,14 @@ def run_submit(arguments: Namespace) -> int:
     if arguments.follow and not arguments.quiet:
         from gridtf.cli import follow
 
-        return follow.follow(job)
+        return follow.follow(job, raw=arguments.raw)
     if waits:
         from gridtf.cli import wait
 
         return wait.follow(job, as_json=arguments.json, quiet=arguments.quiet)
+    if output.on_terminal() and not (arguments.quiet or arguments.json):
+        name = plain(shlex.quote(job.name))
+        output.message(f"next           gridtf logs -f {name}\n               gridtf status {name}")
     return 0
 
 

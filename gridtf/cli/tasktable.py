@@ -1,16 +1,17 @@
-"""The table of tasks of ``gridtf status``: columns that say something, as many of them as the terminal has room for."""
+"""Tables: columns that say something, as many of them as the terminal has room for; that of the tasks of a job."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gridtf.cli import style
 from gridtf.observe.gpus import mean_use
 from gridtf.observe.steps import Count
 from gridtf.states import TaskState
-from gridtf.text import cut, duration, short_size
+from gridtf.text import columns, cut, duration, short_size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from gridtf.observe.state import JobView, TaskView
 
@@ -21,15 +22,52 @@ _COLUMNS = (
 )  # fmt: skip
 # Columns that a narrow terminal does without, the first ones first.
 _DISPENSABLE = (_LAST, "RESTARTS", "GPU", "MEMORY", "GPU USE", "SINCE", "CPU", "RATE", "EXIT", "HOST", "STEP")
-_SHORTEST = 16  # columns of a terminal for the last line of a log, or it is left out
+_SHORTEST = 16  # columns of a terminal for a cell that can be shortened, such as the last line of a log
 _GAP = "  "
+_STATE = "STATE"
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
     """Align the columns of rows, the first of which is the heading."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    padded = ([word.ljust(width) for word, width in zip(row, widths, strict=False)] for row in rows)
-    return "\n".join(_GAP.join([*words, row[-1]]).rstrip() for words, row in zip(padded, rows, strict=True))
+    widths = [max(columns(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    lines = []
+    for row in rows:
+        padded = [word + " " * (width - columns(word)) for word, width in zip(row, widths, strict=False)] + [row[-1]]
+        if row is rows[0]:
+            lines.append(style.heading(_GAP.join(padded).rstrip()))
+            continue
+        if _STATE in rows[0]:
+            at = rows[0].index(_STATE)
+            padded[at] = padded[at].replace(row[at], style.state(row[at]), 1)
+        lines.append(_GAP.join(padded).rstrip())
+    return "\n".join(lines)
+
+
+def fitting(
+    rows: Sequence[Mapping[str, str]], dispensable: Sequence[str], elastic: str, width: int | None = None
+) -> str:
+    """Show rows as a table that is not wider than the terminal.
+
+    Args:
+        rows: Title of a column -> its text, with the same columns in each.
+        dispensable: Columns that a narrow terminal does without, the first ones first.
+        elastic: The column that is shortened.
+        width: Columns of the terminal; None: no limit.
+    """
+    names = list(rows[0])
+    widest = {name: max(columns(name), *(columns(row[name]) for row in rows)) for name in names}
+
+    if width is None:
+        return table([names, *([row[name] for name in names] for row in rows)])
+    least = min(_SHORTEST, widest.get(elastic, 0))
+    for name in (*dispensable, None):
+        others = sum(widest[other] for other in names if other != elastic) + len(_GAP) * (len(names) - 1)
+        if others + least * (elastic in names) <= width or name is None:
+            break
+        names = [other for other in names if other != name]
+    most = max(width - others, least)
+    cells = [[cut(row[name], most) if name == elastic else row[name] for name in names] for row in rows]
+    return "\n".join(cut(line, width) for line in table([names, *cells]).splitlines())
 
 
 def tasks(view: JobView, now: float, width: int | None = None) -> str:
@@ -42,18 +80,7 @@ def tasks(view: JobView, now: float, width: int | None = None) -> str:
     """
     rows = [_row(task, view, now) for task in view.tasks]
     names = [name for name in _COLUMNS if any(row[name] != _EMPTY for row in rows)]
-    for name in _DISPENSABLE:
-        if width is None or _width(names, rows) <= width:
-            break
-        names = [other for other in names if other != name]
-    text = table([names, *([row[name] for name in names] for row in rows)])
-    return text if width is None else "\n".join(cut(line, width) for line in text.splitlines())
-
-
-def _width(names: Sequence[str], rows: Sequence[dict[str, str]]) -> int:
-    """The columns of a terminal that a table needs; the last line of a log can be shortened."""
-    widths = (max(len(name), *(len(row[name]) for row in rows)) for name in names if name != _LAST)
-    return sum(widths) + len(_GAP) * (len(names) - 1) + _SHORTEST * (_LAST in names)
+    return fitting([{name: row[name] for name in names} for row in rows], _DISPENSABLE, _LAST, width)
 
 
 def _row(task: TaskView, view: JobView, now: float) -> dict[str, str]:

@@ -100,7 +100,7 @@ def ended(view: JobView, *, as_json: bool = False) -> int:
     from gridtf.cli import show
     from gridtf.states import JobState
 
-    output.result(show.as_json(view) if as_json else show.verdict(view, time.time()))
+    output.result(show.as_json(view) if as_json else show.verdict(view, time.time(), output.width()))
     return 0 if view.state == JobState.COMPLETED else view.exit_code or 1
 
 

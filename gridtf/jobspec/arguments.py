@@ -56,7 +56,8 @@ class Parser(argparse.ArgumentParser):
             if re.fullmatch("-[a-z][a-z-]+", word) and f"-{word}" in self._metavars:  # argparse reads -probe as -p robe
                 raise UsageError(f"unknown option {word}", hint=f"did you mean -{word}?")
         try:
-            arguments, rest = self.parse_known_args(words)
+            several = any(action.nargs in ("*", "+") for action in self._get_positional_actions())
+            arguments, rest = (self.parse_known_intermixed_args if several else self.parse_known_args)(words)
         except UsageError as error:
             if "required" in error.what:  # argparse reports missing arguments first
                 self._refuse_unknown(words, words[:1])
@@ -67,7 +68,7 @@ class Parser(argparse.ArgumentParser):
         if rest:
             from gridtf.jobspec import synonyms
 
-            hint = synonyms.of_argument(self.prog, rest[0]) or f"see `{self.prog} --help`"
+            hint = synonyms.of_argument(self.prog) or f"see `{self.prog} --help`"
             if takes_job:
                 hint = f"a command goes after --: {self.prog} [options] -- command"
                 if rest[0].isdecimal():

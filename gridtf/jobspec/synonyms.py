@@ -422,11 +422,9 @@ def of_command(prog: str, flag: str, value: str) -> str:
     return row[2].format(value or other) if row else ""
 
 
-def of_argument(prog: str, word: str) -> str:
+def of_argument(prog: str) -> str:
     """What to write in place of a second argument of a command that takes one job; empty for other commands."""
     name = prog.rpartition(" ")[2]
-    if name == "logs" and re.fullmatch(r"([a-z_]+:)?\d+", word):
-        return f"write --task {word if ':' in word else f'worker:{word}'}"
     one = name in rows("with_job")["commands"].split() and name not in ("address", "report")
     return f"{prog} takes one job; write the command once for each" if one else ""
 

@@ -11,7 +11,7 @@ from gridtf.monitor.lines import Line, fit, folded, line, one_line, text_of
 from gridtf.monitor.look import CURVE, EVENTS, HELP, HOSTS, KEYS, LOG, PAGES, TABLES, TASKS, Extent, Look
 from gridtf.monitor.snapshot import Snapshot
 from gridtf.monitor.table import Column, Row
-from gridtf.states import JobState
+from gridtf.states import JobState, style_of
 from gridtf.text import columns as width
 from gridtf.text import duration
 from gridtf.values import Value
@@ -94,7 +94,7 @@ def header(snapshot: Snapshot, columns: int, now: float) -> list[Line]:
         when.append(f"attempt {view.attempt}")
     if snapshot.ends is not None and snapshot.clock is not None and not view.finished:
         when.append(f"{duration(snapshot.ends - snapshot.clock)} of walltime left")
-    state, style = one_line(", ".join(when)), rows.style_of(view.state)
+    state, style = one_line(", ".join(when)), style_of(view.state)
     if width(name) + width(state) + 2 <= columns:
         lines: list[Line] = [((fit(name, columns - width(state)), "bold"), (state, style))]
     else:

@@ -9,7 +9,7 @@ from gridtf.monitor.history import Use
 from gridtf.monitor.lines import one_line
 from gridtf.monitor.table import Cell, Column, Row
 from gridtf.observe.gpus import mean_use
-from gridtf.states import JobState, TaskState
+from gridtf.states import style_of
 from gridtf.text import duration, short_size
 
 if TYPE_CHECKING:
@@ -42,16 +42,7 @@ HOSTS = (
     Column("RECEIVED", 9),
     Column("SENT", 10),
 )
-STYLES: dict[str, str] = {
-    **dict.fromkeys(map(str, (JobState.RUNNING, JobState.COMPLETED, JobState.SAVED)), "good"),
-    **dict.fromkeys(map(str, (JobState.PENDING, JobState.UNKNOWN, TaskState.STOPPED, TaskState.ENDED)), "warn"),
-}
 _LATE = 60.0  # seconds after which a host's newest sample is marked: they come every 5 s, of many hosts less often
-
-
-def style_of(state: str) -> str:
-    """The style of a state; states that are not known to be good or open are bad."""
-    return STYLES.get(state, "bad")
 
 
 def tasks(snapshot: Snapshot) -> list[Row]:

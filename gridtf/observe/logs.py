@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ from gridtf.text import some
 from gridtf.values import Value
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from gridtf.run.rundir import Record
 
 JOB = "job"  # stands for the job script among the names of tasks
@@ -40,12 +43,14 @@ class Source(Value):
         host: The host of the task; empty where it is not known.
         number: Its place among the tasks of the job, from 0.
         alone: Whether lines of no other log can appear.
+        gpus: Whether the task has GPUs; True where that is not known.
     """
 
     name: str
     host: str = ""
     number: int = 0
     alone: bool = False
+    gpus: bool = True
 
 
 class Choice(Value):
@@ -59,6 +64,7 @@ class Choice(Value):
         tail: Number of lines from the end of each log to begin with; None: all.
         script: Whether the job script is among all tasks of a job that has several; otherwise it is as long as no task
             has a log.
+        times: Whether the times of lines are needed even where there is one log, so that nothing has to be merged.
     """
 
     tasks: Sequence[str] | None = None
@@ -66,10 +72,14 @@ class Choice(Value):
     since: float | None = None
     tail: int | None = None
     script: bool = False
+    times: bool = False
 
 
-Piece = tuple[Source, bytes]  # lines of one log, each with a newline at its end
+# Lines of one log, each with a newline at its end, and when they were printed: seconds since the epoch, UNKNOWN or,
+# of lines of the job script before all others, minus infinity.
+Piece = tuple[Source, bytes, float]
 HEADING = Source("")  # of a line that begins another attempt
+_NOTHING = Source("")  # of a look that has found nothing
 
 
 def pieces(run: RunDir, choice: Choice) -> Iterator[Piece]:
@@ -107,7 +117,8 @@ def following(
         sleep: Like time.sleep.
 
     Yields:
-        Lines as pieces does, and then as they come; before those of another attempt a heading.
+        Lines as pieces does, and then as they come, with the time at which they were seen; before those of another
+        attempt a heading; after each look at a job that goes on a piece without lines.
 
     Raises:
         NotFoundError: For a task or an attempt that the job does not have.
@@ -132,6 +143,7 @@ def following(
             return
         pause = _FASTEST if fresh else min(pause * 1.5, _SLOWEST)
         if not over:
+            yield _NOTHING, b"", time.time()
             sleep(pause)
 
 
@@ -177,14 +189,14 @@ def follow(
 
 
 def _text(found: Iterable[Piece]) -> Iterator[str]:
-    for source, data in found:
+    for source, data, _ in found:
         prefix = f"{source.name} | " if source.name and not source.alone else ""
         for line in data.decode(errors="surrogateescape").split("\n")[:-1]:
             yield f"{prefix}{line}\n"
 
 
 def _heading(attempt: Attempt) -> Piece:
-    return HEADING, f"--- attempt {attempt.number} ---\n".encode()
+    return HEADING, f"--- attempt {attempt.number} ---\n".encode(), UNKNOWN
 
 
 class Chosen:
@@ -199,7 +211,7 @@ class Chosen:
         self._choice = choice
         self._tail = choice.tail
         self.attempt: Attempt | None = None
-        self._known: dict[str, str] = {}
+        self._known: Mapping[str, Mapping[str, Any]] = {}
         self._settled = False
         self._times = LogTimes(None)
         self._logs: dict[Path, Log] = {}  # those that have been read from
@@ -241,27 +253,27 @@ class Chosen:
         logs = self.look(over=over)
         if not whole:
             self._tail = None  # logs that appear later are read from their beginning
-        if len(logs) == 1:
-            yield from ((log.source, data) for log in logs for data in log.all(whole))
+        if len(logs) == 1 and not self._choice.times:
+            yield from ((log.source, data, UNKNOWN) for log in logs for data in log.all(whole))
             return
-        for _, number, data in heapq.merge(*(log.timed(number, whole) for number, log in enumerate(logs))):
-            yield logs[number].source, data
+        for at, number, data in heapq.merge(*(log.timed(number, whole) for number, log in enumerate(logs))):
+            yield logs[number].source, data, at
 
     def more(self, *, over: bool) -> Iterator[Piece]:
         """What was added to the logs; ``over`` as for merged."""
         for log in self.look(over=over):
-            yield from ((log.source, data) for data in log.more())
+            yield from ((log.source, data, UNKNOWN if over else time.time()) for data in log.more())
 
     def rest(self) -> Iterator[Piece]:
         """What is left, with last lines that have no line break."""
         for log in self.look(over=True):
-            yield from ((log.source, data) for data in log.rest())
+            yield from ((log.source, data, UNKNOWN) for data in log.rest())
 
     def look(self, *, over: bool) -> list[Log]:
         """The chosen logs that exist; ``over`` as for merged. Raises NotFoundError for a task that is not known."""
         attempt, tasks = self.attempt, self._choice.tasks
         if attempt is not None and not self._settled:
-            self._known, self._settled = hosts_of(attempt)
+            self._known, self._settled = tasks_of(attempt)
         known = [*self._known]
         names = {JOB, AGENTS, *known, *(name.partition(":")[0] for name in known)}
         if tasks and not (self._settled or over or names.issuperset(tasks)):
@@ -272,7 +284,8 @@ class Chosen:
             if path not in self._logs:
                 alone = len(requested) <= 1 if tasks or name != JOB else not self._choice.script
                 number = known.index(name) if name in self._known else 0
-                source = Source(name, self._known.get(name, ""), number, alone)
+                task = self._known.get(name, {})
+                source = Source(name, task.get("host", ""), number, alone, task.get("gpus", 1) > 0)
                 times = self._times.of(name) or (_of_script(path, attempt) if name == JOB else Known())
                 self._logs[path] = Log(source, path, times, self._choice.since, self._tail)
             found.append(self._logs[path])
@@ -339,14 +352,14 @@ class Log:
             at = self._offset - len(self._partial)
             chunk = self._chunk(min(_MERGED_CHUNK, self._end - self._offset))
             for data in self._whole_lines(chunk):
-                for time, piece in self._known.split(data, at, self._unknown):
-                    last = max(last, time)
+                for printed, piece in self._known.split(data, at, self._unknown):
+                    last = max(last, printed)
                     yield last, number, _plain_breaks(piece)
             if not chunk:
                 break
         for data in self._last() if whole else ():
-            for time, piece in self._known.split(data, self._offset - len(data), self._unknown):
-                yield max(last, time), number, piece
+            for printed, piece in self._known.split(data, self._offset - len(data), self._unknown):
+                yield max(last, printed), number, piece
 
     def more(self) -> Iterator[bytes]:
         """Yield lines that were added."""
@@ -428,24 +441,24 @@ def verdict_of(attempt: Attempt) -> Record | None:
 
 def planned(attempt: Attempt) -> list[str]:
     """Names of an attempt's tasks, such as ``worker:0``; for a user who may not read the plan, of those with a log."""
-    return [*hosts_of(attempt)[0]]
+    return [*tasks_of(attempt)[0]]
 
 
-def hosts_of(attempt: Attempt) -> tuple[dict[str, str], bool]:
+def tasks_of(attempt: Attempt) -> tuple[Mapping[str, Mapping[str, Any]], bool]:
     """The tasks of an attempt.
 
     Returns:
-        (name, such as ``worker:0`` -> host, whether these are all tasks). A user who may not read the plan gets the
-        tasks that have a log, without their hosts.
+        (name, such as ``worker:0`` -> what the plan says of it, whether these are all tasks). A user who may not read
+        the plan gets the tasks that have a log, of which nothing is known.
     """
     plan: Record | None = read_private(attempt.plan, recordtypes.Outline)
     if plan:
-        return {name: task.get("host", "") for name, task in recordtypes.tasks_of(plan).items()}, True
+        return recordtypes.tasks_of(plan), True
     if attempt.plan.name not in listdir(attempt.path):
         return {}, False
     logs = (_LOG.fullmatch(name) for name in listdir(attempt.logs))
     found = sorted((log[1], int(log[2])) for log in logs if log)
-    return {f"{kind}:{index}": "" for kind, index in found}, False
+    return {f"{kind}:{index}": {} for kind, index in found}, False
 
 
 def _requested(known: Sequence[str], tasks: Sequence[str] | None) -> list[str]:

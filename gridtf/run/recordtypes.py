@@ -88,7 +88,7 @@ Plan = {
 Outline = {
     "nonce?": str,
     "job?": {"id?": str, "name?": str, "scheduler?": str},
-    "tasks?": [tuple({**named, "index": Count, "host?": str} for named in _NAMED)],
+    "tasks?": [tuple({**named, "index": Count, "host?": str, "gpus?": Count} for named in _NAMED)],
     "spec?": _Spec,
 }
 Environment = {"environ": {str: str}}

@@ -114,7 +114,7 @@ ONLY_IN = {
     "pynvml": {"host.gpus"},
     "argcomplete": {"cli"},
     "yaml": {"cli.import_job", "jobspec.jobfile"},  # the latter for a file that is no TOML
-    "rich": {"cli.statusline", "monitor.app"},
+    "rich": {"monitor.app"},
     "textual": {"monitor.app"},
     "tomllib": {"jobspec.jobfile"},
     "tomli": {"jobspec.jobfile"},

@@ -31,7 +31,7 @@ from tests.support.commands import (
 )
 from tests.support.jobs import until
 from tests.support.python import ROOT
-from tests.support.terminals import on_terminal
+from tests.support.terminals import live_terminal, on_terminal
 
 # prints a step, something for the terminal to act on, and a byte that is no UTF-8, then waits for the file `go`
 TRAINS = python(
@@ -129,9 +129,9 @@ def test_follow_on_a_terminal_has_a_line_at_the_bottom(here: Path, environ: dict
     code, seen = on_terminal("submit", "-f", *TWO, *TRAINS, **environ)
     text = seen.decode(errors="replace")
     assert code == 0, text
-    assert f"worker:0@{HOST} |" in text
+    assert re.search(r"worker:0(-1|@\S+) ", text)  # one line for both, if they print it within a moment
     assert "step 7/9 " in text
-    assert "): COMPLETED after " in text
+    assert re.search(r"\): (\x1b\[32m)?COMPLETED(\x1b\[m)? after ", text)
     assert re.search(r"[-\\|/] (running|attempt)", text)
     assert not ACTS.search(text)
 
@@ -143,6 +143,58 @@ def test_follow_on_a_dumb_terminal_prints_lines_alone(here: Path) -> None:
     assert not ACTS.search(seen.decode(errors="replace"))
     assert b"\r" not in seen
     assert b"\x1b[?25" not in seen
+
+
+def test_line_at_the_bottom_has_steps_and_fits_a_terminal_that_is_resized(here: Path) -> None:
+    with live_terminal("submit", "-f", *TWO, *TRAINS) as terminal:
+        terminal.read_until(rb"[-\\|/] running for [^\r\n]*step 7/9[^\r\n]*\r")
+        terminal.resize(30)
+        terminal.read_until(rb"[-\\|/] running [^\r\n]*\xe2\x80\xa6\r")  # one of the new size
+        seen = terminal.read_until(rb"\xe2\x80\xa6\r.*\xe2\x80\xa6\r")
+        Path("go").touch()
+        seen += terminal.read_until(b"COMPLETED\x1b")
+    bottom = [line for line in re.split(r"\r\x1b\[2K|\n", seen.decode()) if re.match(r"[-\\|/] running", line)]
+    assert bottom
+    assert max(map(len, bottom)) < 30
+
+
+@pytest.mark.parametrize("controls", [True, False])
+@pytest.mark.parametrize("command", ["submit", "logs"])
+def test_job_goes_on_when_the_terminal_of_its_follower_is_closed(here: Path, command: str, controls: bool) -> None:
+    words = ["submit", "-f", "--name", "digits", *TWO, *STAYS]
+    if command == "logs":
+        submit("--name", "digits", *TWO, *STAYS)
+        words = ["logs", "-f", "digits"]
+    with live_terminal(*words, controls=controls) as terminal:
+        terminal.read_until(b"I am worker 1")
+        terminal.close()
+        assert terminal.process.wait(60) == (-signal.SIGHUP if controls else 128 + signal.SIGPIPE)
+    assert running("digits")["state"] == "RUNNING"
+    Path("go").touch()
+    call("wait", "digits")
+
+
+def test_logs_f_on_a_terminal_has_a_line_at_the_bottom_and_no_states(here: Path) -> None:
+    submit("--name", "digits", *TWO, *TRAINS)
+    with live_terminal("logs", "-f", "digits") as terminal:
+        seen = terminal.read_until(rb"[-\\|/] running for [^\r\n]*step 7/9")
+        Path("go").touch()
+        seen += terminal.read_until(rb"never")
+        assert terminal.process.wait(60) == 0
+    assert re.search(rb"worker:0(-1|@\S+) ", seen)
+    assert not re.search(rb"\d\d:\d\d:\d\d  ", seen)
+
+
+def test_submit_on_a_terminal_says_what_comes_next(here: Path) -> None:
+    code, seen = on_terminal("submit", "--name", "digits", *TWO, *PRINTS)
+    assert code == 0
+    assert seen.decode().splitlines()[4:] == [
+        "next           gridtf logs -f digits",
+        "               gridtf status digits",
+    ]
+    for words in (("--quiet",), ("--json",)):
+        assert b"gridtf status" not in on_terminal("submit", *words, *TWO, *PRINTS)[1]
+    assert "gridtf status" not in call("submit", *TWO, *PRINTS).stderr
 
 
 # --- status --watch
@@ -170,7 +222,7 @@ def test_status_shows_the_step_in_the_log_and_watch_ends_with_the_job(here: Path
 
 def test_watch_on_a_terminal_draws_in_place(here: Path) -> None:
     submit("--name", "digits", *TWO, *PRINTS)
-    code, seen = on_terminal("status", "--watch", "digits")
+    code, seen = on_terminal("status", "--watch", "digits", NO_COLOR="1")
     text = seen.decode()
     assert code == 0
     assert "state          COMPLETED after " in text.split("\x1b[J")[-1]
@@ -184,11 +236,13 @@ def test_narrow_terminals(here: Path) -> None:
     bottom = [line for line in re.split(r"\r\x1b\[2K|\n", seen.decode(errors="replace")) if re.match(r"[-\\|/] ", line)]
     assert bottom
     assert max(map(len, bottom)) <= 40
-    code, seen = on_terminal("status", "digits", COLUMNS="40")
+    code, seen = on_terminal("status", "digits", COLUMNS="40", NO_COLOR="1")
     table = seen.decode().partition("TASK ")[2].splitlines()
     assert max(map(len, table)) <= 40
-    code, seen = on_terminal("status", "--watch", "digits", COLUMNS="40")
-    assert code == 0
+    for environ in ({"COLUMNS": "40"}, {"COLUMNS": "20"}, {"COLUMNS": "20", "LC_ALL": "C"}, {"TERM": "dumb"}):
+        code, seen = on_terminal("status", "--watch", "digits", **environ)
+        assert code == 0
+        assert b"COMPLETED" in seen
 
 
 def test_ctrl_c_ends_watch_and_not_the_job(here: Path) -> None:
@@ -212,6 +266,13 @@ def test_run_follows_its_own_job(here: Path) -> None:
     done = call("run", *TWO, *FAILS, code=1)
     assert f"worker:1@{HOST} | last words\n" in done.stdout
     assert "gridtf: FAILED: worker:1 on " in done.stderr
+
+
+def test_run_on_a_terminal_folds_lines_unless_they_are_to_be_raw(here: Path) -> None:
+    _, seen = on_terminal("run", *TWO, *python("print('alike')"), NO_COLOR="1", COLUMNS="80")
+    assert re.search(rb"^worker:0(-1|@\S+) +\| alike$", seen, re.MULTILINE)
+    _, seen = on_terminal("run", "--raw", *TWO, *python("print('alike')"), NO_COLOR="1", COLUMNS="80")
+    assert len(re.findall(rb"^worker:[01]@\S+ +\| alike$", seen, re.MULTILINE)) == 2
 
 
 def test_run_that_cannot_begin_says_why(here: Path) -> None:

@@ -59,7 +59,7 @@ def test_log_of_a_task_that_prints_at_full_speed_is_bounded_and_ends_with_its_er
     kept = numbers(between(LogParts(log), begin, end))
     assert kept == list(range(kept[0], LINES))
     assert kept[0] == begin // 100  # offsets count what was printed
-    shown = [line for _, data in logs.pieces(started.run, logs.Choice(("worker:0",))) for line in data.splitlines()]
+    shown = [line for _, data, _ in logs.pieces(started.run, logs.Choice(("worker:0",))) for line in data.splitlines()]
     assert shown[0] == f"gridtf: {begin} bytes are missing here: log_limit has removed them".encode()
     assert shown[1 : 1 + len(kept)] == [b"%098d|" % number for number in kept]
 

@@ -6,12 +6,74 @@ import contextlib
 import fcntl
 import os
 import pty
+import re
 import struct
 import subprocess
 import termios
+from collections.abc import Iterator
 
 from tests.support.commands import command
 from tests.support.python import environment
+
+USUAL = {"TERM": "xterm", "LC_ALL": "C.UTF-8"}  # wherever the tests are run
+
+
+class Terminal:
+    """A terminal on which a command runs.
+
+    Args:
+        ours: The test's side of it.
+    """
+
+    def __init__(self, ours: int, process: subprocess.Popen[bytes]) -> None:
+        self._ours = ours
+        self.process = process
+
+    def read_until(self, pattern: bytes) -> bytes:
+        """Read until what was read has a match of the pattern, or to the end; returns all of it."""
+        seen = b""
+        with contextlib.suppress(OSError):  # EIO: the other side is closed
+            while not re.search(pattern, seen) and (block := os.read(self._ours, 65536)):
+                seen += block
+        return seen
+
+    def resize(self, columns: int) -> None:
+        """Change the size, of which the command is told by SIGWINCH."""
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+
+    def close(self) -> None:
+        """Close the terminal, as a user closes its window."""
+        if self._ours >= 0:
+            os.close(self._ours)
+        self._ours = -1
+
+
+@contextlib.contextmanager
+def live_terminal(*words: str, columns: int = 80, controls: bool = True) -> Iterator[Terminal]:
+    """Run a gridtf command line on a terminal, and end it afterwards.
+
+    Args:
+        columns: Of the terminal.
+        controls: Whether it is the controlling terminal of the command, which has SIGHUP when it is closed.
+    """
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+    with subprocess.Popen(
+        command(*words),
+        env=environment(**USUAL),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=(lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)) if controls else None,
+    ) as process:
+        os.close(theirs)
+        terminal = Terminal(ours, process)
+        try:
+            yield terminal
+        finally:
+            process.kill()
+            terminal.close()
 
 
 def on_terminal(*words: str, **environ: str) -> tuple[int, bytes]:
@@ -23,7 +85,7 @@ def on_terminal(*words: str, **environ: str) -> tuple[int, bytes]:
     with contextlib.closing(os.fdopen(ours, "rb", buffering=0)) as terminal:
         process = subprocess.Popen(
             command(*words),
-            env=environment(**{"TERM": "xterm", **environ}),
+            env=environment(**{**USUAL, **environ}),
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,

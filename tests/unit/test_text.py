@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from gridtf.text import cut, duration, log_line, plain, short_size, size
+from gridtf.text import cut, duration, hanging, log_line, plain, short_size, size
 
 
 @pytest.mark.parametrize(
@@ -83,6 +83,30 @@ def test_durations(seconds: float, text: str) -> None:
 )
 def test_lines_are_cut_to_the_columns_of_a_terminal(line: str, width: int, shown: str) -> None:
     assert cut(line, width) == shown
+
+
+def test_colours_take_no_columns_and_end_where_a_line_is_cut() -> None:
+    line = "\x1b[31mFAILED\x1b[m x"
+    assert cut(line, 8) == line
+    assert cut(line, 7) == "\x1b[31mFAILED\x1b[m…\x1b[m"
+    assert cut(line, 4) == "\x1b[31mFAI…\x1b[m"
+
+
+def test_lines_are_broken_between_words_and_indented_where_there_is_room() -> None:
+    line = "why            all tasks have ended with /a/path/that/is/not/broken"
+    assert hanging(line, None, 15) == hanging(line, 80, 15) == line
+    assert hanging(line, 40, 15).splitlines() == [
+        "why            all tasks have ended with",
+        "               /a/path/that/is/not/broken",
+    ]
+    assert hanging(line, 20, 15).splitlines() == [
+        "why            all",
+        "     tasks have",
+        "     ended with",
+        "     /a/path/that/is/not/broken",
+    ]
+    for width in range(1, 60):
+        assert hanging(line, width, 15).split() == line.split()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from gridtf.cli import main
+from gridtf.cli import main, output
 from gridtf.doctor import login, probe
 from gridtf.findings import Examination, Finding, Level, Setting
 from gridtf.jobspec.config import Configured
@@ -49,6 +49,21 @@ def test_findings_are_lines_with_their_hints_below(found: list[Finding], capsys:
         "",
     )
     assert not user_file().exists()
+
+
+@pytest.mark.parametrize("columns", [20, 40, 80])
+def test_findings_are_broken_and_indented_on_a_terminal(
+    columns: int, found: list[Finding], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "width", lambda: columns)
+    found[:] = [OK.replace(message="Slurm answers, and says " + "much " * 20)]
+    assert main(["doctor", "--color", "always"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("\x1b[32mok\x1b[m")
+    findings = lines[:-1] if columns > 20 else lines[:-2]
+    assert len(findings) > 1
+    assert max(map(len, findings[1:])) <= columns
+    assert {line[: len(line) - len(line.lstrip())] for line in findings[1:]} == {" " * {20: 5, 40: 10, 80: 20}[columns]}
 
 
 def test_failure_is_exit_code_1(found: list[Finding], capsys: Captured) -> None:

@@ -57,6 +57,49 @@ def test_output_of_a_script_with_gridtf_run_is_said_to_be_elsewhere(run: RunDir,
     )
 
 
+def test_tasks_follow_the_job_with_options_between(run: RunDir, capsys: Captured) -> None:
+    assert main(["logs", str(run.path), "--tail", "1", "worker:1"]) == 0
+    assert main(["logs", "--tail", "1", str(run.path), "worker:1", "--task", "worker:0"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "step 1 loss 0.5000 of worker:1",
+        "worker:0@h0 | step 1 loss 0.5000 of worker:0",
+        "worker:1@h1 | step 1 loss 0.5000 of worker:1",
+    ]
+
+
+def test_timestamps_stand_before_each_line(run: RunDir, capsys: Captured) -> None:
+    attempt = run.attempt(1)
+    attempt.task_log("worker", 0).write_text(attempt.task_log("worker", 0).read_text() + "later\n")
+    end = recordedruns.BEGIN + 30 + 600
+    then = [time.strftime("%Y-%m-%dT%H:%M:%S.000", time.localtime(end - 300 * back)) for back in (1, 0)]
+    lines = [f"{at} step {number} loss {1 / (number + 1):.4f} of worker:0" for number, at in enumerate(then)]
+    lines.append(f"{'-':<23} later")
+    assert printed(capsys, run, "worker:0", "--timestamps") == lines
+    several = [line for line in printed(capsys, run, "--timestamps") if line.startswith("worker:0")]
+    assert several == [f"worker:0@h0 | {line}" for line in lines]
+
+
+ALIKE = "I0000 00:00:1.5   7 grpc_server_lib.cc:467] Started server with target: grpc://h0:1\nalike\n"
+
+
+@pytest.fixture
+def alike(run: RunDir) -> RunDir:
+    for index in (0, 1):
+        run.attempt(1).task_log("worker", index).write_text(ALIKE)
+    run.attempt(1).log_times.unlink()
+    return run
+
+
+def test_pipe_gets_all_lines_unless_no_raw_is_given(alike: RunDir, capsys: Captured) -> None:
+    assert printed(capsys, alike)[1:] == [f"worker:{n}@h{n} | {line}" for n in (0, 1) for line in ALIKE.splitlines()]
+    assert main(["logs", str(alike.path), "--no-raw"]) == 0
+    assert capsys.readouterr() == (
+        "job | gridtf: starting\nworker:0-1 | alike\n",
+        "gridtf: 2 lines of TensorFlow's start left out; --raw shows all\n",
+    )
+    assert printed(capsys, alike, "--no-raw", "--grep", "grpc") == [f"worker:0-1 | {ALIKE.splitlines()[0]}"]
+
+
 def test_lines_are_chosen_by_a_regular_expression(run: RunDir, capsys: Captured) -> None:
     assert printed(capsys, run, "--grep", r"^step 1.*:0$") == ["worker:0@h0 | step 1 loss 0.5000 of worker:0"]
     assert main(["logs", str(run.path), "--grep", "no such line"]) == 0
@@ -177,6 +220,16 @@ def test_terminal_without_colours_gets_none(environ: dict[str, str], run: RunDir
     assert code == 0
     assert b"\x1b" not in seen
     assert b"worker:0@h0 | red\n" in seen
+
+
+def test_terminal_gets_what_tasks_print_alike_once_and_no_noise(alike: RunDir) -> None:
+    code, seen = on_terminal("logs", str(alike.path), COLUMNS="80")
+    note = "gridtf: 2 lines of TensorFlow's start left out; --raw shows all"
+    assert (code, seen.decode().splitlines()[1:]) == (0, ["\x1b[1mworker:0-1 |\x1b[m alike", note])
+    _, seen = on_terminal("logs", "--raw", str(alike.path), COLUMNS="80", NO_COLOR="1")
+    assert seen.decode().splitlines()[1:] == [
+        f"worker:{n}@h{n} | {line}" for n in (0, 1) for line in ALIKE.splitlines()
+    ]
 
 
 def test_narrow_terminal_gets_no_hosts(run: RunDir) -> None:

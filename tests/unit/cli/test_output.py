@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -18,7 +19,10 @@ import pytest
 import gridtf
 from gridtf.cli import main, output
 from gridtf.run import registry
+from gridtf.run.rundir import RunDir, read_record, write_record
+from tests.support import recordedruns
 from tests.support.scheduler import FakeScheduler
+from tests.support.terminals import on_terminal
 
 Captured = pytest.CaptureFixture[str]
 ROOT = Path(gridtf.__file__).parents[1]
@@ -107,3 +111,64 @@ def test_json_preserves_undecodable_bytes_of_run_directories(
     (listed,) = json.loads(capsys.readouterr().out)
     for view in (submitted, listed):
         assert os.listdir(os.fsencode(view["run_dir"]))
+
+
+# --- colours and terminals
+
+RED = b"\x1b[31mFAILED\x1b[m"
+
+
+@pytest.fixture
+def listed(tmp_path: Path) -> RunDir:
+    """A job that failed, in the list of jobs."""
+    run = recordedruns.make(tmp_path / "run", workers=2, state="FAILED", lines=2)
+    registry.add(run.path, read_record(run.submitted) or {}, os.environ)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "environ", "coloured"),
+    [
+        ((), {}, True),
+        ((), {"NO_COLOR": "1"}, False),
+        ((), {"TERM": "dumb"}, False),
+        ((), {"TERM": "dumb", "FORCE_COLOR": "1"}, True),
+        ((), {"TERM": "dumb", "CLICOLOR_FORCE": "1", "NO_COLOR": "1"}, False),
+        (("--color=always",), {"NO_COLOR": "1"}, True),
+        (("--color", "never"), {"FORCE_COLOR": "1"}, False),
+    ],
+)
+def test_terminal_gets_colours_unless_they_are_declined(
+    words: tuple[str, ...], environ: dict[str, str], coloured: bool, listed: RunDir
+) -> None:
+    for command in (("list",), ("status", str(listed.path))):
+        code, seen = on_terminal(*words, *command, COLUMNS="80", **environ)
+        assert code == 0
+        assert (RED in seen, b"\x1b" in seen) == (coloured, coloured)
+
+
+def test_pipe_gets_colours_if_they_are_demanded(listed: RunDir) -> None:
+    assert "\x1b" not in gridtf_in_bash("list").stdout
+    assert RED.decode() in gridtf_in_bash("list --color always").stdout
+    assert json.loads(gridtf_in_bash("list --color always --json").stdout)[0]["state"] == "FAILED"
+
+
+@pytest.mark.parametrize("words", [["--color", "blue", "list"], ["list", "--color"], ["list", "--color="]])
+def test_wrong_colour_is_refused(words: list[str], capsys: Captured) -> None:
+    assert main(words) == 2
+    assert "is not one of auto, always, never\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("columns", ["20", "40", "80"])
+@pytest.mark.parametrize("environ", [{}, {"LC_ALL": "C"}, {"TERM": "dumb"}])
+def test_no_line_is_longer_than_the_terminal_is_wide(columns: str, environ: dict[str, str], listed: RunDir) -> None:
+    write_record(listed.submitted, {**(read_record(listed.submitted) or {}), "name": "m\u00fcller-" * 9})
+    code, seen = on_terminal("list", COLUMNS=columns, **environ)
+    text = re.sub(r"\x1b\[[\d;]*m", "", seen.decode())
+    assert code == 0
+    assert len(text.splitlines()) == 2
+    assert max(map(len, text.splitlines())) <= int(columns)
+    assert text.isascii() == (environ == {"LC_ALL": "C"})
+    code, seen = on_terminal("doctor", "--scheduler", "local", COLUMNS=columns, **environ)
+    assert code == 0
+    assert seen.isascii() or "LC_ALL" not in environ

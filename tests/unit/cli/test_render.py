@@ -36,7 +36,10 @@ def test_render_prints_the_script_to_stdout_and_the_summary_to_stderr(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("gridtf.toml").write_text(JOB)
-    assert main(["render", "--scheduler", "slurm", "--nodes", "2", "--env", "A=it's", "--serve", "ps"]) == 0
+    words = ["render", "--scheduler", "slurm", "--nodes", "2", "--env", "A=it's", "--serve", "ps"]
+    assert main(words) == 0
+    given = capsys.readouterr()
+    assert main([*words, "--defaults"]) == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("#!/bin/bash\n")
     assert captured.out.endswith("gridtf_exec\n")
@@ -47,7 +50,7 @@ def test_render_prints_the_script_to_stdout_and_the_summary_to_stderr(
         "run directory  HERE/run",
         "submit runs    sbatch --parsable < HERE/run/job.sh",
         "resources      2 hosts, 2 training tasks each, 2 GPUs each, 1 per task",
-        "tasks          worker:0 and as many more as fit, ps:0 to ps:1 (served by gridtf), evaluator:0",
+        "tasks          worker:0 to worker:3, ps:0 to ps:1 (served by gridtf), evaluator:0",
         "values",
         _value(tmp_path, 'chdir = "HERE"', "the folder of gridtf.toml"),
         _value(tmp_path, 'command = ["python", "train.py"]', "gridtf.toml:1"),
@@ -78,6 +81,8 @@ def test_render_prints_the_script_to_stdout_and_the_summary_to_stderr(
         _value(tmp_path, "evaluator_wait = 60.0", "default"),
         _value(tmp_path, "leader_wait = 300.0", "default"),
     ]
+    lines = captured.err.splitlines(keepends=True)
+    assert given == (captured.out, "".join(line for line in lines if not line.endswith("  default\n")))
 
 
 def _value(tmp_path: Path, text: str, source: str) -> str:
@@ -122,6 +127,18 @@ def test_render_shows_set_up_lines_in_their_order_with_their_sources(
     described = json.loads(capsys.readouterr().out)
     assert (described["sources"]["setup.9"], described["sources"]["setup.10"]) == ("site.toml:1", "job.toml:2")
     assert described["spec"]["setup"][9:] == ["echo 10", "echo 11"]
+
+
+def test_values_of_this_job_come_before_those_of_the_site(
+    rough_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    Path("site.toml").write_text('account = "lab"\nmem = "8G"\n')
+    Path("job.toml").write_text('command = ["x"]\nname = "n"\n')
+    monkeypatch.setenv("GRIDTF_SITE_CONFIG", "site.toml")
+    assert main(["render", "job.toml", "--scheduler", "slurm", "--workers", "2", "--mem", "9G"]) == 0
+    values = capsys.readouterr().err.partition("values\n")[2]
+    keys = [line.split()[0] for line in values.splitlines()]
+    assert keys == ["chdir", "command", "mem", "name", "tasks.worker.count", "account", "scheduler"]
 
 
 def test_render_reports_what_the_scheduler_cannot_do_with_its_source(rough_path: Path, capsys: Captured) -> None:
@@ -170,6 +187,19 @@ def test_render_preserves_undecodable_bytes_of_set_up_lines(
     [
         (JobSpec(command=("x",)), ["worker:0 and as many more as there are GPUs for"]),
         (JobSpec(command=("x",), tasks_per_node=2), ["worker:0 and as many more as fit"]),
+        (JobSpec(command=("x",), nodes=2, gpus_per_node=2), ["worker:0 to worker:3"]),
+        (JobSpec(command=("x",), nodes=2, gpus_per_node=4, gpus_per_task=2), ["worker:0 to worker:3"]),
+        (JobSpec(command=("x",), nodes=2, tasks_per_node=3), ["worker:0 to worker:5"]),
+        (JobSpec(command=("x",), nodes=2), ["worker:0 and as many more as there are GPUs for"]),
+        (JobSpec(command=("x",), nodes="2-4", gpus_per_node=2), ["worker:0 and as many more as there are GPUs for"]),
+        (
+            JobSpec(command=("x",), nodes=2, gpus_per_node=2, tasks={"chief": TaskSpec(count=1)}),
+            ["chief:0", "worker:0 to worker:2"],
+        ),
+        (
+            JobSpec(command=("x",), nodes=2, gpus_per_node=2, tasks={"chief": TaskSpec(count=1, gpus=0)}),
+            ["chief:0", "worker:0 to worker:3"],
+        ),
         (
             JobSpec(entry="a:b", tasks={"worker": TaskSpec(count=3), "ps": TaskSpec(), "chief": TaskSpec(count=1)}),
             ["chief:0", "worker:0 to worker:2", "ps:0 (served by gridtf)"],

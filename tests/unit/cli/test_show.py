@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import sys
@@ -14,6 +15,7 @@ import jsonschema
 import pytest
 
 import gridtf.login.job
+from gridtf import text
 from gridtf.cli import main, show, wait
 from gridtf.errors import SchedulerError
 from gridtf.login.job import Job
@@ -205,8 +207,10 @@ def test_show_progress() -> None:
     assert show.progress(GOING.replace(state=PENDING, reason="", tasks=())) == "pending"
     one, *others = GOING.tasks
     steps = one.replace(progress={"step": 1200, "values": {}, "time": 1.0}, sample={"rate": 11.84})
-    words = "running for 1 min 15 s; 3 tasks on 2 hosts; tasks: 2 running, 1 pending; step 1200 (11.8/s)"
-    assert show.progress(GOING.replace(tasks=(steps, *others)), 1075.0) == words
+    going = GOING.replace(tasks=(steps, *others))
+    words = "running for 1 min 15 s; step 1200 (11.8/s); 3 tasks on 2 hosts; tasks: 2 running, 1 pending"
+    assert show.progress(going, 1075.0) == words
+    assert show.progress(going, 1075.0, "epoch 2/3") == words.replace("step 1200 (11.8/s)", "epoch 2/3")
 
 
 def test_show_job_table() -> None:
@@ -218,6 +222,39 @@ def test_show_job_table() -> None:
     ]
     assert lines[1].split()[:5] == ["digits", "4711", "slurm", "RUNNING", "3"]
     assert len({line.index("/runs") for line in lines[1:]}) == 1
+
+
+@pytest.mark.parametrize(
+    ("width", "columns"),
+    [
+        (200, "NAME JOB SCHEDULER STATE TASKS STARTED RUN DIRECTORY"),
+        (80, "NAME JOB SCHEDULER STATE TASKS STARTED"),
+        (60, "NAME JOB STATE STARTED"),
+        (40, "NAME JOB STATE"),
+        (30, "NAME STATE"),
+        (20, "NA… STATE"),
+    ],
+)
+def test_job_table_has_a_line_for_each_job_and_the_columns_for_which_there_is_room(width: int, columns: str) -> None:
+    job = row(GOING).replace(name="a-name-of-30-characters-or-more", run_dir=f"/home/ann/runs/{'x' * 60}")
+    lines = show.job_table([job, job.replace(name="\u540d\u524d", job_id="4712.host")], width).splitlines()
+    assert len(lines) == 3
+    assert all(text.columns(line) <= width for line in lines)
+    if width > 20:
+        assert lines[0].split() == columns.split()
+    states = {text.columns(line[: line.index("RUN")]) for line in lines[1:]} if width > 20 else {0}
+    assert len(states) == 1  # East Asian names are aligned as well
+
+
+def test_status_is_broken_with_an_indent_on_narrow_terminals() -> None:
+    lines = show.job(FAILURE.replace(reason="worker:1 on node2: exit code 3, of which much can be said"), 5000.0, 40)
+    assert lines.splitlines()[3:6] == [
+        "why            worker:1 on node2: exit",
+        "               code 3, of which much can",
+        "               be said",
+    ]
+    verdict = show.verdict(FAILURE.replace(hint="look at it, and then look at it again"), 5000.0, 30)
+    assert verdict.splitlines()[3:5] == ["  look at it, and then look at", "    it again"]
 
 
 # --- following a job
@@ -395,6 +432,42 @@ def test_cancel_takes_several_jobs_and_a_refusal_of_one_does_not_spare_the_other
     ]
     assert main(["cancel", "b", "c", "--json"]) == 0
     assert [job["job_id"] for job in json.loads(capsys.readouterr().out)] == ["102", "103"]
+
+
+def test_cancel_by_name_and_state_asks_first(
+    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    for name in ("run-a", "run-b", "other", "run-c"):
+        assert main(["submit", "--name", name, "--", "x"]) == 0
+
+    def query(jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
+        ended = {name: JobStatus(CANCELLED, purged=True) for name in fake.cancelled}
+        return {
+            job.job_id: ended.get(job.job_id, JobStatus(RUNNING if job.job_id == "102" else PENDING)) for job in jobs
+        }
+
+    monkeypatch.setattr(fake, "query", query)
+    capsys.readouterr()
+    words = ["cancel", "--name", "run-*", "--state", "PENDING"]
+    assert main(words) == 2
+    assert "gridtf: nothing was cancelled: the question before it needs a terminal\n" in capsys.readouterr().err
+    for answer, code in (("\n", 1), ("y\n", 0)):
+        assert fake.cancelled == []
+        monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
+        monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+        assert main(words) == code
+        shown = capsys.readouterr()
+        assert "Cancel 2 jobs? [y/N]\n" in shown.err
+        assert [line.split()[:2] for line in shown.err.splitlines()[1:3]] == [["run-c", "104"], ["run-a", "101"]]
+    assert sorted(fake.cancelled) == ["101", "104"]
+    assert main([*words, "--yes"]) == 2
+    assert capsys.readouterr().err.startswith("gridtf: no job that has not ended is chosen\n")
+    assert main(["cancel", "--state", "R", "--yes", "--json"]) == 0
+    assert [job["job_id"] for job in json.loads(capsys.readouterr().out)] == ["102"]
+    for wrong in (["cancel"], ["cancel", "other", "--name", "o*"]):
+        assert main(wrong) == 2
+        assert "takes either JOB, or --name and --state" in capsys.readouterr().err
+    assert main(["cancel", "--name", "o*", "--yes"]) == 0
 
 
 def test_failed_cancel_leaves_no_cancelled_json(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:

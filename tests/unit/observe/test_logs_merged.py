@@ -53,7 +53,7 @@ def log_of(attempt: Attempt, name: str) -> Path:
 
 def read(run: RunDir, **choice: object) -> list[str]:
     found = logs.pieces(run, Choice(**choice))  # type: ignore[arg-type]
-    return [f"{source.name} {line}" for source, data in found for line in data.decode().splitlines()]
+    return [f"{source.name} {line}" for source, data, _ in found for line in data.decode().splitlines()]
 
 
 TIMES: Times = {"worker:0": [(10.0, 3), (20.0, 6)], "worker:1": [(15.0, 3), (30.0, 6)]}
@@ -64,7 +64,7 @@ MERGED = ["worker:0 a1", "worker:1 b1", "worker:0 a2", "worker:1 b2", "worker:0 
 def test_lines_are_in_the_order_of_their_times_and_unknown_ones_at_the_end(run: RunDir) -> None:
     attempt_of(run, TIMES, w0=W0, w1=W1)
     assert read(run) == MERGED
-    assert [source.host for source, _ in logs.pieces(run, Choice())][:2] == ["h0", "h1"]
+    assert [source.host for source, *_ in logs.pieces(run, Choice())][:2] == ["h0", "h1"]
 
 
 def test_lines_without_a_break_at_the_end_have_their_place(run: RunDir) -> None:
@@ -120,7 +120,7 @@ def test_attempts_are_chosen_by_number(run: RunDir) -> None:
     assert read(run, attempt=ALL, tail=1) == every
     assert [line for line in read(run, attempt=ALL, tail=0) if "worker" in line] == []
     found = logs.following(run, Choice(attempt=2), lambda: True, lambda _: None)
-    assert [data for _, data in found] == [b"2\n", b"--- attempt 3 ---\n", b"3\n"]
+    assert [data for _, data, _ in found] == [b"2\n", b"--- attempt 3 ---\n", b"3\n"]
     with pytest.raises(NotFoundError, match="no such attempt: 4") as caught:
         read(run, attempt=4)
     assert caught.value.why == "attempts: 1, 2, 3"
@@ -160,7 +160,7 @@ class Script:
 
     def follow(self, run: RunDir) -> list[str]:
         found = logs.following(run, Choice(), lambda: not self.steps, self.sleep)
-        return [line for _, data in found for line in data.decode().splitlines()]
+        return [line for _, data, _ in found for line in data.decode().splitlines()]
 
 
 def rotate(log: Path, begin: int, text: str, last: str = "") -> None:
@@ -228,7 +228,7 @@ def test_binary_rubbish_is_passed_on(run: RunDir) -> None:
     attempt = attempt_of(run, w0="x")
     rubbish = bytes(range(256)) * 2000
     log_of(attempt, "w0").write_bytes(rubbish)
-    shown = b"".join(data for _, data in logs.pieces(run, Choice()))
+    shown = b"".join(data for _, data, _ in logs.pieces(run, Choice()))
     assert shown.replace(b"\n", b"") == rubbish.replace(b"\r", b"").replace(b"\n", b"")
 
 
