@@ -23,6 +23,8 @@ COMMANDS = {
     "monitor": "show a job live on the whole terminal: tasks, hosts, events, curves",
     "logs": "show the output of the tasks",
     "stacks": "show where all tasks of a running job are",
+    "exec": "run a command beside a task of a running job, on its host and in its environment",
+    "shell": "open a shell beside a task of a running job",
     "report": "write what happened in a job, and what it used, as an HTML page; compare two jobs",
     "output": "print the folder with the results of the tasks",
     "address": "print host:port of a task of a running job, for a client outside the job",

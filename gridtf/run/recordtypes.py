@@ -214,6 +214,7 @@ Event = {
     "restarts?": Count,
     "hosts?": [str],
     "next?": Count,
+    "user?": str,
 }
 LogTimes = {"task": str, "time": float, "offset": Count, "then": [Count]}
 # inode of a part of a log -> the offset at which it begins
@@ -224,6 +225,19 @@ _process = {"pid": Pid, "name": str, "state": str, "why?": str}
 Shown = {"processes": [{**_process, "text?": str}]}
 _InFile = {"host": str, "processes": [{**_process, "stack?": Count}]}
 Stacks = {"id": str, "time": float, "tasks": {str: _InFile}, "stacks": [str], "missing": [str]}
+# a command that a user runs beside a task, and what has become of it
+ExecOrder = {
+    "task": str,
+    "command": [str],
+    "stdin": bool,
+    "tty": bool,
+    "term": str,
+    "size": [range(1 << 16), range(1 << 16)],
+    "certificate": str,
+}
+ExecRequest = {**ExecOrder, "id": Hex, **_Where}
+ExecState = {"port?": Port, "certificate?": str, "error?": str, "exit?": (range(256), None), "text?": str}
+ExecAnswers = {"answers": {str: {**ExecState, "addresses?": [str], "host?": str}}}
 Stop = {"state?": str, "reason?": str, "task?": (str, None)}
 _Cause = {
     "task": (str, None),

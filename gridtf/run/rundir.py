@@ -30,6 +30,7 @@ ANY = {str: object}  # the kind of any record
 RUN_ROOT = "gridtf-runs"  # the default folder for run directories, in the working folder
 JOINED = "join-"  # prefix of the folder in which the tasks of gridtf_join meet
 OPENED = "opened.json"  # in that folder: the attempt that rank 0 has opened, and its job
+REQUEST, EXEC = ".request.json", "exec-"  # what the names of requests end with; what those of gridtf exec begin with
 BY_HAND = "gridtf_run"  # the command, in submitted.json, of a job that gridtf did not submit
 _ATTEMPT = re.compile(r"attempt-([1-9]\d*)")
 _RESERVED = ".verdict.reserved"
@@ -175,6 +176,7 @@ class Attempt:
         stop: stop.json: why the launcher has all agents end their tasks.
         stacks_request: stacks.request.json: a user's request for all stacks, until the launcher sees it.
         stacks: stacks.json: the answer to the last request.
+        exec_answers: exec.json: where the processes of the last requests of gridtf exec wait for their users.
         verdict: verdict.json: how the attempt ended.
         data: The folder of the journal of the tf.data service's dispatcher.
         distributed: An empty file, from the first dataset on that a task has given to the data workers.
@@ -195,8 +197,9 @@ class Attempt:
         self.mpi = self.path / "mpi"
         self.listener = self.path / "listener.json"
         self.stop = self.path / "stop.json"
-        self.stacks_request = self.path / "stacks.request.json"
+        self.stacks_request = self.path / f"stacks{REQUEST}"
         self.stacks = self.path / "stacks.json"
+        self.exec_answers = self.path / "exec.json"
         self.verdict = self.path / "verdict.json"
         self.launcher = self.state / "launcher.json"
         self.summary = self.state / "hosts.json"
@@ -216,6 +219,10 @@ class Attempt:
     def rank_state(self, rank: str) -> Path:
         """The record of a rank of gridtf_join, such as rank-0: the state of its task."""
         return self.ranks / f"{rank}.json"
+
+    def exec_request(self, name: str) -> Path:
+        """A user's request to run a command beside a task, until the launcher sees it."""
+        return self.path / f"{EXEC}{name}{REQUEST}"
 
     def task_log(self, task_type: str, index: int) -> Path:
         """The log of a task, such as worker-0.log."""

@@ -10,7 +10,9 @@ from gridtf.bootstrap.judge.verdict import Outcome, Verdict
 from gridtf.bootstrap.launcher import stalls
 from gridtf.bootstrap.launcher.contact import Contact
 from gridtf.bootstrap.launcher.hosts import HostMonitor
+from gridtf.bootstrap.launcher.reach import Reach
 from gridtf.bootstrap.launcher.reporter import Reporter
+from gridtf.bootstrap.launcher.requests import Requests
 from gridtf.bootstrap.plan import environment
 from gridtf.bootstrap.plan.launchedjob import LaunchedJob
 from gridtf.bootstrap.plan.placement import PlacedTask
@@ -55,6 +57,8 @@ class Watch:
         self._evaluators = TimeLimit(spec.evaluator_wait, system)
         self._end_of_job = walltime.EndOfJob(spec, job.request, job.scheduler, system)
         self._stalls = stalls.Stalls(job, tasks, hosts, reporter.nonce, reporter.recorder)
+        self._requests = Requests(hosts.attempt, reporter.nonce, system)
+        self._reach = Reach(tasks, hosts, reporter)
         self._begun = system.monotonic()
         self._silent = False  # that the tasks do nothing is an event already
         self._aborted = 0.0  # since when all ranks have ended, some of them by mpirun
@@ -76,6 +80,7 @@ class Watch:
         while True:
             self._hosts.read()
             self._look_at_walltime()
+            self._look_for_requests()
             if judged != (self._hosts.reports.states, self._policy):  # most news are signs of life
                 judged = self._hosts.reports.states, self._policy
                 now = verdict.decide(self._tasks, self._hosts.reports.tasks, self._policy, leader=self._job.spec.leader)
@@ -119,7 +124,7 @@ class Watch:
 
     def end(self) -> None:
         """End the process that looks for requests of users."""
-        self._stalls.end()
+        self._requests.end()
 
     def _report(self, now: Outcome, stalled: str) -> None:
         if self._separate is None and self._job.system.monotonic() - self._begun >= together.SOON:
@@ -136,6 +141,14 @@ class Watch:
             self._contact.request_checkpoint()
         if self._end_of_job.end is not None:
             self._reporter.ends = self._end_of_job.end
+
+    def _look_for_requests(self) -> None:
+        for request in self._requests.look():
+            if "command" in request:
+                self._reach.ask(request)
+            else:
+                self._stalls.ask(request["id"])
+        self._reach.look()
 
     def _look_for_stall(self, *, waits: bool) -> str:
         """That the job is stalled, as Stalls.look says it."""
