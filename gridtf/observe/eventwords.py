@@ -42,8 +42,11 @@ def words(events: Sequence[Event], *, most: int = 16) -> str:
         return f"{_of_tasks(first)}: {_tasks(events, most)}"
     if kind == "stopping":
         return f"ending the tasks: {text}"
-    if kind.startswith("exec"):
-        return _of_command(first)
+    if kind in ("exec", "exec ended"):
+        code = f", {outcome(first)}" if kind == "exec ended" and outcome(first) else ""
+        return (
+            f"{kind}: {text} ({first.get('user', '')} beside {first.get('task', '')} on {first.get('host', '')}{code})"
+        )
     if kind == "verdict":
         then = f"; attempt {first['next']} follows" if first.get("next") else ""
         return f"attempt {first['attempt']} {first.get('state', '')}: {text}{then}"
@@ -51,14 +54,6 @@ def words(events: Sequence[Event], *, most: int = 16) -> str:
     if kind in known:
         return known[kind]
     return str(text) if kind in _NEWS and text else f"{kind}: {text}" if text else str(kind)
-
-
-def _of_command(event: Event) -> str:
-    """What a user has run beside a task."""
-    what = f"{event.get('user', '')} beside {event.get('task', '')} on {event.get('host', '')}: {event.get('text', '')}"
-    how = {"exec": "command of", "exec ended": "ended: command of", "exec refused": "refused: command of"}
-    code = event.get("exit")
-    return f"{how.get(event['event'], event['event'])} {what}" + (f" (exit code {code})" if code is not None else "")
 
 
 def outcome(event: Event) -> str:

@@ -6,12 +6,10 @@ import os
 from collections.abc import Sequence
 
 from gridtf.errors import NotFoundError, nearest
-from gridtf.observe.ask import Question, ask
+from gridtf.observe.ask import ask, need_allowed
 from gridtf.run import recordtypes
-from gridtf.run.rundir import Attempt, Record, RunDir, read_record
+from gridtf.run.rundir import Record, RunDir
 from gridtf.text import some
-
-_QUESTION = Question("stacks", "so that no task has a stack")
 
 
 def request(run: RunDir) -> Record:
@@ -24,12 +22,9 @@ def request(run: RunDir) -> Record:
         GridtfError: When the job is not running, or its launcher does not answer.
         RunDirError: When the run directory belongs to another user.
     """
-
-    def answer(attempt: Attempt, nonce: str) -> Record | None:
-        return read_record(attempt.stacks, recordtypes.Stacks, nonce=nonce, own=True)
-
+    need_allowed(run, "stacks")
     asked = {"id": os.urandom(8).hex()}
-    return ask(run, _QUESTION, asked, lambda attempt: attempt.stacks_request, answer)
+    return ask(run, asked, lambda attempt: (attempt.stacks_request, attempt.stacks), recordtypes.Stacks)
 
 
 def chosen(answer: Record, tasks: Sequence[str] | None) -> Record:

@@ -225,19 +225,10 @@ _process = {"pid": Pid, "name": str, "state": str, "why?": str}
 Shown = {"processes": [{**_process, "text?": str}]}
 _InFile = {"host": str, "processes": [{**_process, "stack?": Count}]}
 Stacks = {"id": str, "time": float, "tasks": {str: _InFile}, "stacks": [str], "missing": [str]}
-# a command that a user runs beside a task, and what has become of it
-ExecOrder = {
-    "task": str,
-    "command": [str],
-    "stdin": bool,
-    "tty": bool,
-    "term": str,
-    "size": [range(1 << 16), range(1 << 16)],
-    "certificate": str,
-}
-ExecRequest = {**ExecOrder, "id": Hex, **_Where}
-ExecState = {"port?": Port, "certificate?": str, "error?": str, "exit?": (range(256), None), "text?": str}
-ExecAnswers = {"answers": {str: {**ExecState, "addresses?": [str], "host?": str}}}
+# a command that a user runs beside a task, and where it waits for its user
+# with a terminal where it has a TERM
+ExecRequest = {"id": Hex, "task": str, "command": [str], "term": str, "certificate": str, "user": str}
+ExecAnswer = {"error?": str, "host?": str, "addresses?": [str], "port?": Port, "certificate?": str}
 Stop = {"state?": str, "reason?": str, "task?": (str, None)}
 _Cause = {
     "task": (str, None),

@@ -176,7 +176,6 @@ class Attempt:
         stop: stop.json: why the launcher has all agents end their tasks.
         stacks_request: stacks.request.json: a user's request for all stacks, until the launcher sees it.
         stacks: stacks.json: the answer to the last request.
-        exec_answers: exec.json: where the processes of the last requests of gridtf exec wait for their users.
         verdict: verdict.json: how the attempt ended.
         data: The folder of the journal of the tf.data service's dispatcher.
         distributed: An empty file, from the first dataset on that a task has given to the data workers.
@@ -199,7 +198,6 @@ class Attempt:
         self.stop = self.path / "stop.json"
         self.stacks_request = self.path / f"stacks{REQUEST}"
         self.stacks = self.path / "stacks.json"
-        self.exec_answers = self.path / "exec.json"
         self.verdict = self.path / "verdict.json"
         self.launcher = self.state / "launcher.json"
         self.summary = self.state / "hosts.json"
@@ -220,9 +218,9 @@ class Attempt:
         """The record of a rank of gridtf_join, such as rank-0: the state of its task."""
         return self.ranks / f"{rank}.json"
 
-    def exec_request(self, name: str) -> Path:
-        """A user's request to run a command beside a task, until the launcher sees it."""
-        return self.path / f"{EXEC}{name}{REQUEST}"
+    def exec_files(self, name: str) -> tuple[Path, Path]:
+        """A user's request to run a command beside a task, until the launcher sees it, and the answer."""
+        return self.path / f"{EXEC}{name}{REQUEST}", self.path / f"{EXEC}{name}.json"
 
     def task_log(self, task_type: str, index: int) -> Path:
         """The log of a task, such as worker-0.log."""

@@ -178,7 +178,7 @@ class Agent(Fields):
     def _run_tasks(self, plan: AttemptPlan, start: Start, gpus: GpuGrant | None) -> list[int]:
         """Run the tasks until the agent is stopped. Returns the ids of processes that could not be ended."""
         state = self.state
-        beside = Beside(state, self.conversation, plan.hosts.get(self.host, self.host), self.system)
+        beside = Beside(plan, state, self.conversation, self.system)
         with PortHolder() as holder:
             try:
                 membership = start.run(holder, gpus)

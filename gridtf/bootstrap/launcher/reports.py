@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from gridtf.bootstrap.system import System
 from gridtf.bootstrap.wire import messages
@@ -29,8 +29,7 @@ class Reports:
         happened: Events of hosts and tasks, until the owner takes them: as in events.jsonl.
         sampled: Samples, and when logs have grown, until the owner takes them: messages of the kind SAMPLE.
         stacks: Host -> its answer to the last request for stacks.
-        commands: Commands that users run beside tasks, by their ids -> what their events have of them.
-        sessions: Host -> what has become of those there, by their ids.
+        commands: Commands that run beside tasks, by their ids -> what their events have of them, and the requests.
         gone: Host -> why its agent has ended by itself.
         over: The hosts where no process of the job is left.
     """
@@ -44,8 +43,7 @@ class Reports:
         self.states = 0
         self.changed = self.progressed = False
         self.stacks: dict[str, Record] = {}
-        self.commands: dict[str, Record] = {}
-        self.sessions: dict[str, dict[str, Record]] = {}
+        self.commands: dict[str, tuple[Record, Record]] = {}
         self.happened: list[Record] = []
         self.sampled: list[Record] = []
         self.gone: dict[str, Record] = {}
@@ -72,8 +70,9 @@ class Reports:
         elif kind == messages.STACKS:
             self.stacks[host] = content
         elif kind == messages.EXEC:
-            self.sessions[host] = content["sessions"]
-            self._note_ends_of_commands(self.sessions[host])
+            for name in self.commands.keys() & content.keys():
+                about, _ = self.commands.pop(name)
+                self.happened.append({"time": self._system.time(), "event": "exec ended", **about, **content[name]})
         elif kind == messages.SAMPLE:
             self._note_sample(host, content)
         elif kind == messages.GONE:
@@ -130,14 +129,6 @@ class Reports:
         if task.get("ended") is not None and before.get("ended") != task["ended"]:
             how = {key: task.get(key) for key in ("state", "exit", "signal")}
             self.happened.append({"time": shifted["ended"], "event": "ended", **event, **how})
-
-    def _note_ends_of_commands(self, sessions: Mapping[str, Record]) -> None:
-        for name in [name for name in self.commands if sessions.get(name, {}).keys() & {"exit", "error"}]:
-            command, state = self.commands.pop(name), sessions[name]
-            more = state.get("text") or state.get("error")
-            told = {**command, "text": f"{command['text']}: {more}"} if more else command
-            ended = {"time": self._system.time(), "event": "exec ended", **told, "exit": state.get("exit")}
-            self.happened.append(ended)
 
     def _note_sample(self, host: str, content: Record) -> None:
         """Note what a host has used, and when the logs there have grown, by the clock of this host."""

@@ -16,7 +16,7 @@ from gridtf.bootstrap.wire.helper import Helper
 from gridtf.errors import GridtfError
 from gridtf.host import processes
 from gridtf.run import recordtypes
-from gridtf.run.rundir import EXEC, REQUEST, Attempt, Record, listdir, read_record
+from gridtf.run.rundir import EXEC, REQUEST, Attempt, Record, listdir, read_record, write_record
 
 _FOLDER_PAUSE = 2.0  # seconds between two looks; each is one listing of a folder that does not grow
 _RESTART_PAUSE = 30.0  # seconds from one start of the process to the next, should it end
@@ -36,8 +36,7 @@ class Requests:
         self._helper = Helper(_RESTART_PAUSE, system)
 
     def look(self) -> list[Record]:
-        """Returns the requests that have come since the last call: recordtypes.StacksRequest or ExecRequest, the latter
-        with ``error`` where the site forbids it."""
+        """Returns the requests that have come since the last call: recordtypes.StacksRequest or ExecRequest."""
         if self._helper.due:
             self._helper.start(self._watch)
             self._heard = b""
@@ -60,20 +59,20 @@ class Requests:
             time.sleep(_FOLDER_PAUSE)
 
     def _pass_on(self, name: str, launcher: socket.socket) -> None:
-        path = self._attempt.path / name
-        kind: recordtypes.Kind = recordtypes.StacksRequest
-        forbidden = ""
-        if name.startswith(EXEC):
-            from gridtf.jobspec.config import forbidden_by_site
-
-            kind = recordtypes.ExecRequest
-            try:
-                forbidden = forbidden_by_site("exec", self._system.environ)
-            except GridtfError as error:
-                forbidden = error.what
+        path, is_command = self._attempt.path / name, name.startswith(EXEC)
         with contextlib.suppress(GridtfError, OSError):  # another user's, which is no reason to leave others waiting
+            kind: recordtypes.Kind = recordtypes.ExecRequest if is_command else recordtypes.StacksRequest
             record = read_record(path, kind, nonce=self._nonce, listed=True, own=True)
             path.unlink()
-            if record is not None:
-                more = {"error": f"the site forbids it: {forbidden}"} if forbidden else {}
-                launcher.sendall(json.dumps({**record, **more}).encode() + b"\n")
+            if record is not None and not (is_command and self._forbidden(record)):
+                launcher.sendall(json.dumps(record).encode() + b"\n")
+
+    def _forbidden(self, request: Record) -> bool:
+        """Whether the site forbids it; then it is answered."""
+        from gridtf.jobspec.config import forbidden_by_site
+
+        why = forbidden_by_site("exec", self._system.environ)
+        if why:
+            _, answer = self._attempt.exec_files(request["id"])
+            write_record(answer, {"nonce": self._nonce, "error": f"the site forbids it: {why}"}, mode=0o600)
+        return bool(why)
