@@ -6,7 +6,6 @@ these, which are no secrets. A frame is a kind (one byte), a length (four bytes,
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import socket
@@ -138,9 +137,13 @@ class Relay:
             self._flush()
 
     def _read(self, source: int) -> None:
-        data, kind = b"", self.sources[source]
-        with contextlib.suppress(OSError):  # EIO: no process has the other side of a terminal open any more
+        kind = self.sources[source]
+        try:
             data = os.read(source, _CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:  # EIO: no process has the other side of a terminal open any more
+            data = b""
         if not data:
             del self.sources[source]
         if data or kind == STDIN:
@@ -169,7 +172,7 @@ class Relay:
             self.news.append((kind, data))
         elif kind in self._sinks:
             self._unwritten[kind] += data
-            self._ended = self._ended or not data
+            self._ended = self._ended or (kind == STDIN and not data)
             self._close_ended()
 
     def _write(self, kind: int) -> None:

@@ -191,7 +191,7 @@ class Agent(Fields):
                 state.gone = self._reason(error)
                 raise
             finally:
-                state.supervisor.spared = self._sampler.pids
+                state.supervisor.spared = self._sampler.pids | beside.pids
                 # whatever happened, no process of the job stays
                 survivors = state.supervisor.tear_down(plan.spec.kill_grace, self.conversation.keep_telling)
                 beside.look()

@@ -32,6 +32,11 @@ class Beside:
         self._helpers: dict[str, Helper] = {}
         self._codes: dict[str, int | None] = {}  # of those that have ended: a connection that is made anew repeats all
 
+    @property
+    def pids(self) -> frozenset[int]:
+        """The ids of the processes: a file system may block them for ever."""
+        return frozenset(helper.pid for helper in self._helpers.values() if helper.pid is not None)
+
     def look(self) -> None:
         """Start what was ordered, and tell the launcher what is new."""
         orders = self._conversation.latest.get(messages.EXEC, {})
