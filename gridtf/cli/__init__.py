@@ -30,6 +30,8 @@ MOMENTS = {
         "monitor": "show a job live: its tasks, hosts, events and curves",
         "logs": "show the output of the tasks",
         "stacks": "show where all tasks of a running job are",
+        "exec": "run a command beside a task: on its host, in its environment",
+        "shell": "open a shell beside a task",
         "address": "print host:port of a task, for a client outside the job",
         "wait": "wait until a job has ended; the exit code is the job's",
         "cancel": "cancel jobs",

@@ -15,7 +15,7 @@ from gridtf.text import plain
 def parser(**more: Any) -> Parser:
     made = new_parser("address", "JOB TASK", ("digits worker:0", "4711 ps:0"), job=True, **more)
     task = made.add_argument("task", metavar="TASK", help="a task, such as worker:0")
-    task.completer = _tasks  # type: ignore[attr-defined]
+    task.completer = complete_names  # type: ignore[attr-defined]
     return made
 
 
@@ -24,6 +24,6 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _tasks(prefix: str, parsed_args: Namespace, **_: object) -> list[str]:
+def complete_names(prefix: str, parsed_args: Namespace, **_: object) -> list[str]:
     """Tasks of the job that begin with prefix, for tab completion."""
     return [word for word in complete_tasks(prefix, parsed_args) if ":" in word]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S")
 _CLOCKS = ("%H:%M", "%H:%M:%S")
+WITH_COMMAND = ("exec",)  # besides those with the options of a job
 WITH_JOB_OPTIONS = ("submit", "run", "render", "doctor")
 # Command -> its module in this package, if that has another name.
 _MODULES = {
@@ -29,6 +30,7 @@ _MODULES = {
     "run": "submit",
     "output": "paths",
     "init": "doctor",
+    "shell": "exec",
     "import": "import_job",
     "bootstrap-path": "paths",
 }
@@ -90,7 +92,7 @@ def run_command(name: str, words: Sequence[str]) -> int:
             arguments = command.parser().parse(words)
     except SystemExit as end:  # --help has been printed
         return int(end.code or 0)
-    if after is not None and not hasattr(arguments, "given"):
+    if after is not None and not hasattr(arguments, "given") and name not in WITH_COMMAND:
         raise UsageError(f"gridtf {name} takes no command", hint=f"see `gridtf {name} --help`")
     arguments.command = after
     restore_sigchld()

@@ -280,6 +280,24 @@ def setup_by_source(spec: JobSpec, sources: Mapping[str, str]) -> list[tuple[str
     return groups
 
 
+def forbidden_by_site(name: str, environ: Mapping[str, str]) -> str:
+    """Where the site's file forbids something; empty where it does not.
+
+    Args:
+        name: An entry of ``[limits]`` that is true or false.
+        environ: The environment, for the path of the file.
+
+    Raises:
+        GridtfError: The file cannot be read, or has a wrong value.
+    """
+    for path, missing, is_site in general_files(environ):
+        if is_site:
+            file = Reader(OPTIONS, environ, Path()).file(path, str(path), missing, unknown={}, is_site=True)
+            limit = file.limits.get(name)
+            return f"{limit.source}: {name} = false" if limit and not limit.value else ""
+    return ""
+
+
 # --- layers ---------------------------------------------------------------------------------------------------
 
 

@@ -25,7 +25,7 @@ _MOST: dict[str, tuple[str, Callable[[JobSpec], int | None]]] = {
     "max_gpus_per_node": ("gpus_per_node", lambda spec: spec.gpus_per_node),
     "max_time": ("time", lambda spec: spec.walltime),
 }
-NAMES = (*_MOST, "require", "message")
+NAMES = (*_MOST, "require", "message", "exec")
 
 
 def parse(name: str, value: object) -> Any:
@@ -36,7 +36,8 @@ def parse(name: str, value: object) -> Any:
         value: Its value in the file.
 
     Returns:
-        A whole number (seconds of ``max_time``), the keys of ``require`` as a tuple, or the text of ``message``.
+        A whole number (seconds of ``max_time``), the keys of ``require`` as a tuple, the text of ``message``; whether
+        ``exec`` is allowed.
 
     Raises:
         SpecError: For a value that cannot be.
@@ -46,6 +47,10 @@ def parse(name: str, value: object) -> Any:
         if isinstance(value, str):
             return value
         raise SpecError(key, "expected a text for users whose job is refused")
+    if name == "exec":
+        if isinstance(value, bool):
+            return value
+        raise SpecError(key, "expected true or false")
     if name == "require":
         if isinstance(value, Sequence) and all(isinstance(word, str) for word in value) and not isinstance(value, str):
             return tuple(value)

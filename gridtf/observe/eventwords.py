@@ -42,6 +42,11 @@ def words(events: Sequence[Event], *, most: int = 16) -> str:
         return f"{_of_tasks(first)}: {_tasks(events, most)}"
     if kind == "stopping":
         return f"ending the tasks: {text}"
+    if kind in ("exec", "exec ended"):
+        code = f", {outcome(first)}" if kind == "exec ended" and outcome(first) else ""
+        return (
+            f"{kind}: {text} ({first.get('user', '')} beside {first.get('task', '')} on {first.get('host', '')}{code})"
+        )
     if kind == "verdict":
         then = f"; attempt {first['next']} follows" if first.get("next") else ""
         return f"attempt {first['attempt']} {first.get('state', '')}: {text}{then}"

@@ -205,7 +205,7 @@ def _events(material: Material) -> list[tuple[str, int, str, str]]:
     rows = []
     for told in material.told:
         for event in told.events:
-            about = [event.get("task"), event.get("host"), event.get("state"), outcome(event), event.get("text")]
+            about = [*(event.get(key) for key in ("user", "task", "host", "state")), outcome(event), event.get("text")]
             said = " · ".join(str(part) for part in about if part)
             rows.append((clock(event["time"]), told.number, event["event"], said))
     return rows

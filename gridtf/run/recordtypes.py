@@ -217,6 +217,7 @@ Event = {
     "restarts?": Count,
     "hosts?": [str],
     "next?": Count,
+    "user?": str,
 }
 LogTimes = {"task": str, "time": float, "offset": Count, "then": [Count]}
 # inode of a part of a log -> the offset at which it begins
@@ -227,6 +228,10 @@ _process = {"pid": Pid, "name": str, "state": str, "why?": str}
 Shown = {"processes": [{**_process, "text?": str}]}
 _InFile = {"host": str, "processes": [{**_process, "stack?": Count}]}
 Stacks = {"id": str, "time": float, "tasks": {str: _InFile}, "stacks": [str], "missing": [str]}
+# a command that a user runs beside a task, and where it waits for its user
+# with a terminal where it has a TERM
+ExecRequest = {"id": Hex, "task": str, "command": [str], "term": str, "certificate": str, "user": str}
+ExecAnswer = {"error?": str, "host?": str, "addresses?": [str], "port?": Port, "certificate?": str}
 Stop = {"state?": str, "reason?": str, "task?": (str, None)}
 _Cause = {
     "task": (str, None),

@@ -30,6 +30,7 @@ ANY = {str: object}  # the kind of any record
 RUN_ROOT = "gridtf-runs"  # the default folder for run directories, in the working folder
 JOINED = "join-"  # prefix of the folder in which the tasks of gridtf_join meet
 OPENED = "opened.json"  # in that folder: the attempt that rank 0 has opened, and its job
+REQUEST, EXEC = ".request.json", "exec-"  # what the names of requests end with; what those of gridtf exec begin with
 BY_HAND = "gridtf_run"  # the command, in submitted.json, of a job that gridtf did not submit
 _ATTEMPT = re.compile(r"attempt-([1-9]\d*)")
 _RESERVED = ".verdict.reserved"
@@ -195,7 +196,7 @@ class Attempt:
         self.mpi = self.path / "mpi"
         self.listener = self.path / "listener.json"
         self.stop = self.path / "stop.json"
-        self.stacks_request = self.path / "stacks.request.json"
+        self.stacks_request = self.path / f"stacks{REQUEST}"
         self.stacks = self.path / "stacks.json"
         self.verdict = self.path / "verdict.json"
         self.launcher = self.state / "launcher.json"
@@ -216,6 +217,10 @@ class Attempt:
     def rank_state(self, rank: str) -> Path:
         """The record of a rank of gridtf_join, such as rank-0: the state of its task."""
         return self.ranks / f"{rank}.json"
+
+    def exec_files(self, name: str) -> tuple[Path, Path]:
+        """A user's request to run a command beside a task, until the launcher sees it, and the answer."""
+        return self.path / f"{EXEC}{name}{REQUEST}", self.path / f"{EXEC}{name}.json"
 
     def task_log(self, task_type: str, index: int) -> Path:
         """The log of a task, such as worker-0.log."""

@@ -109,6 +109,8 @@ ONLY_IN = {
     "tf_keras": {"training"},
     "numpy": {"training"},
     "jinja2": {"login.templates", "report.page"},
+    "cryptography": {"host.encrypted"},
+    "ssl": {"host.encrypted", "bootstrap.agent.session", "observe.beside"},
     "drmaa": {"schedulers.sge.drmaa_session"},
     "filelock": {"host.gpus"},
     "pynvml": {"host.gpus"},
@@ -265,6 +267,8 @@ def test_import_module_is_used_in_few_places() -> None:
 # --- what starts fast ------------------------------------------------------------------------------------------
 
 SLOW = {
+    "ssl",
+    "cryptography",
     "tensorflow",
     "keras",
     "numpy",

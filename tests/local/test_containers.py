@@ -138,3 +138,14 @@ def test_entry_function_and_served_tasks_run_in_the_image(here: Path, image: Ima
     assert "inside chief:0\n" in said
     assert "3.0 from /job:ps/replica:0/task:0/device:CPU:0\n" in said
     assert "gridtf serves ps:0 at " in log(run, "ps-0")
+
+
+@pytest.mark.usefixtures("apptainer")
+def test_command_beside_a_task_runs_in_a_container_of_the_same_image(here: Path, image: Image) -> None:
+    words = (*image.options, f"--env=KEY={KEY}", "--env=APPTAINER_CLEANENV=1", "--workers", "1", "--name", "endless")
+    submit(*words, "--", "sleep", "600")
+    running("endless")
+    script = f'cat /{MARKER}; pwd; printf \'%s\\n\' "$KEY" "$RANK" "<$TF_GRPC_REUSE_PORT>"; exit 4'
+    done = call("exec", "endless", "--", "sh", "-c", script, code=4)
+    assert done.stdout.splitlines() == ["inside", str(here), KEY, "0", "<>"]
+    call("cancel", "endless")

@@ -115,7 +115,7 @@ def test_job_that_has_ended_has_no_stacks(three: Any) -> None:
     job.end()
     done = gridtf(job, "stacks")
     assert done.returncode == 1
-    assert "is not running, so that no task has a stack\n  CANCELLED" in done.stderr
+    assert "is not running, so that it cannot be asked\n  CANCELLED" in done.stderr
     assert done.stderr.count("\n") <= 3
 
 

@@ -371,6 +371,49 @@ def test_root_can_look_at_and_cancel_the_job_of_any_user(
     assert "has already ended" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(("uid", "code"), [(ALICE, 0), (0, 0), (BOB, 1)])
+def test_command_beside_a_task_is_for_the_owner_and_root(
+    strangers: Strangers, running: Path, uid: int, code: int
+) -> None:
+    """Whoever asks for it, it runs as the owner of the job."""
+    until(lambda: (running / "attempt-1" / "rendezvous.json").exists(), "the addresses of the tasks")
+    argv = [sys.executable, "-m", "gridtf", "exec", running, "--", "id", "-u"]
+    done = strangers.run(uid, argv, strangers.folder / ("bob" if uid == BOB else "alice"))
+    assert (done.code, done.out) == (code, "" if code else f"{ALICE}\n"), done.err
+    attempt = running / "attempt-1"
+    if code:
+        hint = f"only {ALICE} and root can ask it"
+        assert done.err == f"gridtf: the job in {running} belongs to user {ALICE}\n  {hint}\n"
+        assert "exec" not in (attempt / "events.jsonl").read_text()
+    else:
+        event = f'"user":"{uid or "root"}","text":"id -u"'
+        until(lambda: event in (attempt / "events.jsonl").read_text(), "the event")
+    assert not [name for name in os.listdir(attempt) if name.startswith("exec-")]
+    assert main(["cancel", str(running)]) == 0
+
+
+def test_request_of_another_user_is_not_answered(strangers: Strangers, running: Path) -> None:
+    """bob has put it into the folder of the attempt, which a wrong mode allows, and alice's comes after it."""
+    attempt = running / "attempt-1"
+    nonce = json.loads((attempt / "plan.json").read_text())["nonce"]
+    attempt.chmod(0o777)
+    forge = "import sys; from pathlib import Path; Path(sys.argv[1]).write_text(sys.argv[2])"
+    order = {"task": "worker:0", "command": ["touch", str(strangers.ran)], "term": "", "user": str(ALICE)}
+    order |= {"nonce": nonce, "id": "0" * 16, "certificate": ""}
+    strangers.bob(
+        forge, attempt / "exec-0000000000000000.request.json", json.dumps(order), cwd=strangers.folder / "bob"
+    )
+    done = strangers.gridtf("exec", running, "worker:0", "--", "echo", "mine", cwd=strangers.folder / "alice")
+    assert (done.code, done.out) == (0, "mine\n"), done.err
+    events = attempt / "events.jsonl"
+    until(lambda: '"event":"exec ended"' in events.read_text(), "the events")
+    (begun,) = [line for line in events.read_text().splitlines() if '"event":"exec"' in line]
+    assert "echo mine" in begun
+    attempt.chmod(0o755)
+    assert main(["cancel", str(running)]) == 0
+    assert not strangers.ran.exists()
+
+
 def test_root_ends_no_process_that_another_user_has_named(
     strangers: Strangers, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from gridtf import schedulers
 from gridtf.bootstrap.agent import local_dir
+from gridtf.bootstrap.agent.beside import Beside
 from gridtf.bootstrap.agent.conversation import Conversation
 from gridtf.bootstrap.agent.exits import (
     BROKEN,
@@ -177,21 +178,23 @@ class Agent(Fields):
     def _run_tasks(self, plan: AttemptPlan, start: Start, gpus: GpuGrant | None) -> list[int]:
         """Run the tasks until the agent is stopped. Returns the ids of processes that could not be ended."""
         state = self.state
+        beside = Beside(plan, state, self.conversation, self.system)
         with PortHolder() as holder:
             try:
                 membership = start.run(holder, gpus)
                 pause = sample_interval(plan.spec.sample_interval, plan.host_count)
                 self._sampler = Sampler(pause, start.gpus, self.host, self.system)
-                self._supervise(plan, start, membership)
+                self._supervise(plan, start, membership, beside)
             except Stopped as stopped:
                 self._report_signal(stopped.number)
             except GridtfError as error:  # noted before the end is told, so that the launcher learns both at once
                 state.gone = self._reason(error)
                 raise
             finally:
-                state.supervisor.spared = self._sampler.pids
+                state.supervisor.spared = self._sampler.pids | beside.pids
                 # whatever happened, no process of the job stays
                 survivors = state.supervisor.tear_down(plan.spec.kill_grace, self.conversation.keep_telling)
+                beside.look()
                 self.conversation.send_samples(self._sampler.last(state.supervisor.tasks.values()))
                 state.over = not survivors
                 state.left = start.leftovers(survivors)
@@ -230,7 +233,7 @@ class Agent(Fields):
 
     # --- while the tasks run
 
-    def _supervise(self, plan: AttemptPlan, start: Start, membership: Membership) -> None:
+    def _supervise(self, plan: AttemptPlan, start: Start, membership: Membership, beside: Beside) -> None:
         """Watch the tasks until the launcher, its silence or a signal stops the agent: each of them raises."""
         talk, supervisor = self.conversation, self.state.supervisor
         # a job on one host finds its folders there again, but for a scheduler that may choose another one
@@ -263,6 +266,7 @@ class Agent(Fields):
                 start.fence.keep()
             talk.report(now=changed)
             talk.listen()
+            beside.look()
 
     def _report_signal(self, number: int | None) -> None:
         """Record why a signal ends the agent. Usually the launcher has written the reason; otherwise the scheduler or a

@@ -38,7 +38,7 @@ class Conversation:
         environment: The environment of the job script, where this agent has not inherited it.
         plan: The part of the plan for this host; None before it has come.
         rendezvous: The addresses of all tasks; None before they have come.
-        of_mpi: What was last said of an MPI world, by the kind of the message.
+        latest: What was last said of an MPI world and of commands beside tasks, by the kind of the message.
         launcher: Which process the launcher is; None before it has said so.
         stop: Whether the launcher has told this agent to stop.
         reported: When the end of a task was last reported, in seconds since the epoch.
@@ -53,7 +53,7 @@ class Conversation:
         self.environment: dict[str, str] | None = None
         self.plan: Record | None = None
         self.rendezvous: Record | None = None
-        self.of_mpi: dict[str, Record] = {messages.REMOTE: {"commands": {}, "codes": {}}}
+        self.latest: dict[str, Record] = {messages.REMOTE: {"commands": {}, "codes": {}}}
         self.launcher: Record | None = None
         self.stop = False
         self.reported = 0.0
@@ -154,8 +154,8 @@ class Conversation:
                 self.plan = content
             elif kind == messages.RENDEZVOUS:
                 self.rendezvous = content
-            elif kind in (messages.WORLD, messages.REMOTE):
-                self.of_mpi[kind] = content
+            elif kind in (messages.WORLD, messages.REMOTE, messages.EXEC):
+                self.latest[kind] = content
             elif kind == messages.LAUNCHER:
                 self.launcher = content
                 if content.get("checkpoint") and self._state.local_dir:

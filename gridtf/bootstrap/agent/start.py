@@ -237,7 +237,7 @@ class Start:
         for task in mine:
             given = world.get(task.name, {})
             env = environment.task_environment(base, plan, task, cluster, self._shares[task.name], folder, hook)
-            argv = environment.command(plan, task, cluster, environment.HOME, package)
+            own = argv = environment.command(plan, task, cluster, environment.HOME, package)
             if entrance:
                 argv, env = self._contained(entrance, task, cluster, argv, env)
             env.update(given)
@@ -252,6 +252,7 @@ class Start:
                 keep=(*grant.descriptors, *descriptors),
                 ignored=self._conversation.ignored,
                 in_place=InPlace(plan.spec.in_place(task.type), self._ports[task.name], by_signal_only=not chosen),
+                entrance=argv[: len(argv) - len(own)],
             )
             supervisor.start(task.name, program)
             for descriptor in descriptors:

@@ -52,6 +52,7 @@ class Program(Value):
         keep: Descriptors that it inherits.
         ignored: Signals that it starts with ignored.
         in_place: Whether restart() may start it again.
+        entrance: What stands before a command that is to run in the task's container; nothing without one.
     """
 
     argv: Sequence[str]
@@ -61,6 +62,7 @@ class Program(Value):
     keep: Sequence[int] = ()
     ignored: Collection[int] = ()
     in_place: InPlace = _NEVER
+    entrance: Sequence[str] = ()
 
 
 class TaskProcess(Fields):

@@ -138,8 +138,8 @@ class World:
         for _ in self._conversation.waiting(limit):
             self._conversation.report()
             self._conversation.listen()
-            if not self._places and messages.WORLD in self._conversation.of_mpi:
-                hosts: list[str] = self._conversation.of_mpi[messages.WORLD]["hosts"]
+            if not self._places and messages.WORLD in self._conversation.latest:
+                hosts: list[str] = self._conversation.latest[messages.WORLD]["hosts"]
                 is_first = hosts[0] == self._state.host
                 if self._starter is None and is_first:
                     self._start(hosts)
@@ -273,7 +273,7 @@ class World:
                 killed = -code if code < 0 else code - 128  # as a shell tells it
                 if 0 < killed < signal.NSIG and self._places:
                     return self._broken(f"a daemon of {MPIRUN} on host {self._state.host} {_how(-killed)}")
-        for number, code in self._conversation.of_mpi[messages.REMOTE]["codes"].items():
+        for number, code in self._conversation.latest[messages.REMOTE]["codes"].items():
             if number in self._asking:
                 _answer(self._asking.pop(number), code)
         if self._starter is None or (code := others[self._starter]) is None:
@@ -351,7 +351,7 @@ class World:
     def _run_commands(self) -> None:
         """Run the commands that mpirun has for this host."""
         known = {*self._started.values(), *self._codes}
-        for number, (_, command) in self._conversation.of_mpi[messages.REMOTE]["commands"].items():
+        for number, (_, command) in self._conversation.latest[messages.REMOTE]["commands"].items():
             if number in known:
                 continue
             pid = self._run([*_shell(), "-c", command], _outside(self._environ))

@@ -29,6 +29,7 @@ class Reports:
         happened: Events of hosts and tasks, until the owner takes them: as in events.jsonl.
         sampled: Samples, and when logs have grown, until the owner takes them: messages of the kind SAMPLE.
         stacks: Host -> its answer to the last request for stacks.
+        commands: Commands that run beside tasks, by their ids -> what their events have of them, and the requests.
         gone: Host -> why its agent has ended by itself.
         over: The hosts where no process of the job is left.
     """
@@ -42,6 +43,7 @@ class Reports:
         self.states = 0
         self.changed = self.progressed = False
         self.stacks: dict[str, Record] = {}
+        self.commands: dict[str, tuple[Record, Record]] = {}
         self.happened: list[Record] = []
         self.sampled: list[Record] = []
         self.gone: dict[str, Record] = {}
@@ -67,6 +69,10 @@ class Reports:
             self._note(host, content)
         elif kind == messages.STACKS:
             self.stacks[host] = content
+        elif kind == messages.EXEC:
+            for name in self.commands.keys() & content.keys():
+                about, _ = self.commands.pop(name)
+                self.happened.append({"time": self._system.time(), "event": "exec ended", **about, **content[name]})
         elif kind == messages.SAMPLE:
             self._note_sample(host, content)
         elif kind == messages.GONE:

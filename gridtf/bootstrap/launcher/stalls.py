@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 
 from gridtf.bootstrap.launcher.hosts import HostMonitor
-from gridtf.bootstrap.launcher.requests import Requests
 from gridtf.bootstrap.plan.launchedjob import LaunchedJob
 from gridtf.bootstrap.plan.placement import PlacedTask
 from gridtf.bootstrap.wire import messages
@@ -86,7 +85,6 @@ class Stalls:
         self._job, self._tasks, self._hosts, self._nonce = job, tasks, hosts, nonce
         self._recorder, self._system = recorder, job.system
         self._after = job.spec.seconds_to_stall  # None: it is not found out whether the job is stalled
-        self._requests = Requests(hosts.attempt, nonce, job.system)
         self._asked: list[str] = []  # ids of requests that are to be answered
         self._id = ""  # of the dump that is being taken
         self._then: Callable[[Dump], None] = self._answer  # what is done with it
@@ -96,9 +94,9 @@ class Stalls:
         self._first: Dump | None = None
         self._stalled = ""  # where the tasks of a stalled job are
 
-    def end(self) -> None:
-        """End the process that looks for requests."""
-        self._requests.end()
+    def ask(self, request: str) -> None:
+        """Have a request answered: its id."""
+        self._asked.append(request)
 
     def look(self, *, waits: bool) -> str:
         """See what is new.
@@ -109,8 +107,6 @@ class Stalls:
         Returns:
             That the job is stalled, for how long, and where its tasks are; empty where it is not.
         """
-        if request := self._requests.look():
-            self._asked.append(request)
         now = self._system.monotonic()
         if self._id:
             answers = [host for host, answer in self._hosts.reports.stacks.items() if answer["id"] == self._id]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from time import localtime, strftime
 
@@ -11,16 +12,19 @@ from gridtf.bootstrap.launcher import stalls
 from gridtf.bootstrap.launcher.contact import Contact
 from gridtf.bootstrap.launcher.hosts import HostMonitor
 from gridtf.bootstrap.launcher.reporter import Reporter
+from gridtf.bootstrap.launcher.requests import Requests
 from gridtf.bootstrap.plan import environment
 from gridtf.bootstrap.plan.launchedjob import LaunchedJob
 from gridtf.bootstrap.plan.placement import PlacedTask
 from gridtf.bootstrap.system import System
+from gridtf.bootstrap.wire import messages
 from gridtf.jobspec.tasktypes import DATA_WORKER
-from gridtf.run.rundir import listdir
+from gridtf.run.rundir import Record, listdir
 from gridtf.schedulers import mpi
 from gridtf.states import JobState
 from gridtf.text import some
 
+_LONGEST_COMMAND = 1000  # characters of a user's command in the events
 _ABORTED_LIMIT = 2.0  # seconds for mpirun to say that a rank has called MPI_Abort
 
 
@@ -55,6 +59,7 @@ class Watch:
         self._evaluators = TimeLimit(spec.evaluator_wait, system)
         self._end_of_job = walltime.EndOfJob(spec, job.request, job.scheduler, system)
         self._stalls = stalls.Stalls(job, tasks, hosts, reporter.nonce, reporter.recorder)
+        self._requests = Requests(hosts.attempt, reporter.nonce, system)
         self._begun = system.monotonic()
         self._silent = False  # that the tasks do nothing is an event already
         self._aborted = 0.0  # since when all ranks have ended, some of them by mpirun
@@ -76,6 +81,7 @@ class Watch:
         while True:
             self._hosts.read()
             self._look_at_walltime()
+            self._look_for_requests()
             if judged != (self._hosts.reports.states, self._policy):  # most news are signs of life
                 judged = self._hosts.reports.states, self._policy
                 now = verdict.decide(self._tasks, self._hosts.reports.tasks, self._policy, leader=self._job.spec.leader)
@@ -119,7 +125,7 @@ class Watch:
 
     def end(self) -> None:
         """End the process that looks for requests of users."""
-        self._stalls.end()
+        self._requests.end()
 
     def _report(self, now: Outcome, stalled: str) -> None:
         if self._separate is None and self._job.system.monotonic() - self._begun >= together.SOON:
@@ -136,6 +142,24 @@ class Watch:
             self._contact.request_checkpoint()
         if self._end_of_job.end is not None:
             self._reporter.ends = self._end_of_job.end
+
+    def _look_for_requests(self) -> None:
+        for request in self._requests.look():
+            if "command" in request:
+                self._start_beside(request)
+            else:
+                self._stalls.ask(request["id"])
+
+    def _start_beside(self, request: Record) -> None:
+        """Pass the request for a command beside a task on to the task's host, which answers it."""
+        host = next((task.host for task in self._tasks if task.name == request["task"]), None)
+        if host is not None:
+            commands, text = self._hosts.reports.commands, shlex.join(request["command"])[:_LONGEST_COMMAND]
+            about = {"task": request["task"], "host": host, "user": request["user"], "text": text}
+            commands[request["id"]] = about, request
+            self._reporter.note("exec", **about)
+            orders = {name: order for name, (where, order) in commands.items() if where["host"] == host}
+            self._hosts.listener.send(host, messages.EXEC, orders)
 
     def _look_for_stall(self, *, waits: bool) -> str:
         """That the job is stalled, as Stalls.look says it."""

@@ -18,7 +18,7 @@ from gridtf.errors import GridtfError
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Record
 
-FORMAT = 5  # of all of this; changes with every change that another version of gridtf would not understand
+FORMAT = 6  # of all of this; changes with every change that another version of gridtf would not understand
 
 # The kinds of messages. From the launcher:
 CHALLENGE = "challenge"  # the first one: prove who you are
@@ -39,6 +39,7 @@ RANK = "rank"  # from a rank of gridtf_join, to rank 0: its address, port and GP
 STACKS = "stacks"  # the answer to DUMP
 SAMPLE = "sample"  # what the host and its tasks use, and when logs have grown
 # From both:
+EXEC = "exec"  # commands to run beside tasks, for gridtf exec, and how those have ended: all of a host's
 REMOTE = "remote"  # commands of mpirun for other hosts, and how such commands have ended: all so far
 ERROR = "error"  # among ranks of gridtf_join: why this one cannot join
 ALIVE = "alive"  # nothing has changed
@@ -64,6 +65,7 @@ FROM_LAUNCHER: Mapping[str, Any] = MappingProxyType(
         RENDEZVOUS: recordtypes.Rendezvous,
         WORLD: {"hosts": [str]},
         REMOTE: _Remote,
+        EXEC: {str: recordtypes.ExecRequest},
         LAUNCHER: _Launcher,
         STOP: recordtypes.Stop,
         DUMP: {"id": recordtypes.Hex},
@@ -77,6 +79,7 @@ FROM_AGENT: Mapping[str, Any] = MappingProxyType(
         HOST: recordtypes.HostRecord,
         STATE: recordtypes.HostState,
         REMOTE: _Remote,
+        EXEC: {str: {"exit": (range(256), None)}},
         GONE: recordtypes.Gone,
         STACKS: {"id": recordtypes.Hex, "tasks": {str: recordtypes.Shown}},
         SAMPLE: {"sample?": recordtypes.Sample, "logs": {str: [[float]]}},

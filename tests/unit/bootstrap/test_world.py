@@ -214,14 +214,14 @@ def test_command_for_another_host_ends_as_it_has_ended_there(host: Host) -> None
     host.until(lambda: host.talk.sent)
     asked = {"commands": {"0": ["n2", "orted -mca ess env"]}, "codes": {}}
     assert host.talk.sent == [(messages.REMOTE, asked)]
-    host.talk.of_mpi[messages.REMOTE] = {"commands": {}, "codes": {"0": 7}}
+    host.talk.latest[messages.REMOTE] = {"commands": {}, "codes": {"0": 7}}
     host.until(lambda: daemon.poll() is not None)
     assert daemon.returncode == 7
 
 
 def test_command_of_another_host_runs_here_once_with_what_the_job_sets(host: Host, tmp_path: Path) -> None:
     command = f"echo $OMPI_MCA_btl_tcp_if_include >> {tmp_path}/said; exit 3"
-    host.talk.of_mpi[messages.REMOTE] = {"commands": {"4": ["h0", command]}, "codes": {}}
+    host.talk.latest[messages.REMOTE] = {"commands": {"4": ["h0", command]}, "codes": {}}
 
     def ended() -> bool:
         host.state.supervisor.collect()

@@ -122,6 +122,21 @@ def test_limits_are_the_sites_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("[limits]\nmax_nodes = 3\nexec = false", "3: exec = false"),
+        ("nods = 3\n[limits]\nexec = true", ""),
+        ("time = '1h'", ""),
+    ],
+)
+def test_site_says_where_it_forbids_something(text: str, where: str, site: Path, tmp_path: Path) -> None:
+    site.write_text(f"{text}\n")
+    user_file("[limits]\nexec = false\n")  # which is no site's
+    assert config.forbidden_by_site("exec", os.environ) == (f"{site}:{where}" if where else "")
+    assert read("--nodes 1 -- x", tmp_path).spec.nodes == 1
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("profiles = 3", "1: profiles: expected tables"),
@@ -131,6 +146,7 @@ def test_limits_are_the_sites_alone(tmp_path: Path) -> None:
         ('[limits]\nmax_time = "soon"', "2: limits.max_time: 'soon' is not a walltime"),
         ('[limits]\nrequire = "account"', "2: limits.require: expected a list of keys"),
         ("[limits]\nmessage = 3", "2: limits.message: expected a text"),
+        ("[limits]\nexec = 0", "2: limits.exec: expected true or false"),
         ("[profiles.a]\nenv = 3", "2: env: 3 is not a table"),
     ],
 )

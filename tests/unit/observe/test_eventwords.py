@@ -47,6 +47,21 @@ from gridtf.observe import eventwords
         ({"event": "notice", "text": "a checkpoint was requested"}, "a checkpoint was requested", True),
         ({"event": "stalled", "text": "nothing moves"}, "nothing moves", True),
         ({"event": "stalled"}, "stalled", True),
+        (
+            {"event": "exec", "task": "ps:0", "host": "n2", "user": "alice", "text": "ls -l"},
+            "exec: ls -l (alice beside ps:0 on n2)",
+            False,
+        ),
+        (
+            {"event": "exec ended", "task": "ps:0", "host": "n2", "user": "alice", "text": "ls", "exit": 2},
+            "exec ended: ls (alice beside ps:0 on n2, exit code 2)",
+            False,
+        ),
+        (
+            {"event": "exec ended", "task": "ps:0", "host": "n2", "user": "root", "text": "bash", "exit": None},
+            "exec ended: bash (root beside ps:0 on n2)",
+            False,
+        ),
         ({"event": "going on"}, "its tasks go on", True),
         ({"event": "stopping", "text": "cancelled"}, "ending the tasks: cancelled", True),
         ({"event": "verdict", "state": "FAILED", "text": "why"}, "attempt 1 FAILED: why", False),

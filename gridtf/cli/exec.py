@@ -1,0 +1,106 @@
+"""gridtf exec and gridtf shell: a command beside a running task, on its host and in its environment."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import sys
+import termios
+import tty
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from gridtf.cli.address import complete_names
+from gridtf.cli.common import find_job, new_parser
+from gridtf.errors import GridtfError, UsageError
+from gridtf.jobspec.arguments import Parser
+
+if TYPE_CHECKING:
+    from gridtf.host.encrypted import Relay
+
+_SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash || exec sh")
+
+
+def parser_exec(**more: Any) -> Parser:
+    examples = ("digits worker:1 -- nvidia-smi", "-it 4711 worker:0 -- python", "digits ps:0 -- env")
+    made = _parser("exec", "[-it] JOB [TASK] -- COMMAND", examples, **more)
+    made.add_argument("-i", "--stdin", action="store_true", help="pass stdin on to the command")
+    made.add_argument("-t", "--tty", action="store_true", help="give the command a terminal, which needs one here")
+    return made
+
+
+def parser_shell(**more: Any) -> Parser:
+    return _parser("shell", "JOB [TASK]", ("digits worker:1", "4711"), **more)
+
+
+def _parser(name: str, arguments: str, examples: tuple[str, ...], **more: Any) -> Parser:
+    made = new_parser(name, arguments, examples, job=True, **more)
+    task = made.add_argument("task", metavar="TASK", nargs="?", help="a task, such as worker:1 (default: the only one)")
+    task.completer = complete_names  # type: ignore[attr-defined]
+    return made
+
+
+def run_shell(arguments: Namespace) -> int:
+    arguments.command, arguments.stdin, arguments.tty = _SHELL, True, True
+    return run_exec(arguments)
+
+
+def run_exec(arguments: Namespace) -> int:
+    if not arguments.command:
+        raise UsageError("there is no command", hint="it goes after --, as in: gridtf exec JOB worker:0 -- nvidia-smi")
+    if arguments.tty and not sys.stdin.isatty():
+        raise UsageError(
+            "a terminal is needed, and stdin is none", hint="a command without one: gridtf exec, without -t"
+        )
+    from gridtf.host.encrypted import EXIT, STDERR, STDIN, STDOUT, Relay, identity
+    from gridtf.observe import ask, beside, jobs
+    from gridtf.run import registry
+
+    run = find_job(arguments).run
+    ask.need_allowed(run, "exec")
+    task = beside.task_of(run, arguments.task)
+    own, certificate = identity()
+    term = (os.environ.get("TERM") or "dumb") if arguments.tty else ""
+    about = {"task": task, "command": [*arguments.command], "term": term, "certificate": certificate}
+    found = beside.start(run, {**about, **registry.who()})
+    codes: list[int] = []
+    with beside.connect(found, own) as connection:
+        relay = Relay(connection, {0: STDIN} if arguments.stdin else {}, {STDOUT: 1, STDERR: 2})
+        if not arguments.stdin:
+            relay.send(STDIN, b"")
+        with _raw(relay) if arguments.tty else contextlib.nullcontext():
+            while not (relay.closed or codes) or not relay.written:
+                relay.step()
+                codes += [data[0] for kind, data in relay.news if kind == EXIT]
+    if codes:
+        return codes[0]
+    view = jobs.view(run)
+    why = f"{view.state}: {view.reason}" if view.finished else "the job is ending, or its host is gone"
+    hint = f"see `gridtf status {view.job_id or run.path}`"
+    raise GridtfError(f"the connection with {task} on host {found['host']} has ended", why=why, hint=hint)
+
+
+@contextlib.contextmanager
+def _raw(relay: Relay) -> Iterator[None]:
+    """Pass every key on, and the size of the terminal when that changes; the terminal is as before in any case."""
+    from gridtf.host.encrypted import SIZE
+
+    def resized(*_: object) -> None:
+        relay.send(SIZE, fcntl.ioctl(0, termios.TIOCGWINSZ, bytes(8)))
+
+    def end(number: int, _: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = termios.tcgetattr(0)
+    for number, handler in ((signal.SIGWINCH, resized), (signal.SIGTERM, end), (signal.SIGHUP, end)):
+        signal.signal(number, handler)
+    try:
+        tty.setraw(0, termios.TCSADRAIN)  # what was typed meanwhile is for the command
+        resized()
+        yield
+    finally:
+        with contextlib.suppress(termios.error, OSError):  # the terminal is closed
+            termios.tcsetattr(0, termios.TCSADRAIN, before)

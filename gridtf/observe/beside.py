@@ -1,0 +1,100 @@
+"""Asks a running job to start a command beside one of its tasks, and connects to it (gridtf exec)."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import time
+
+from gridtf.errors import GridtfError, NotFoundError, UsageError, nearest
+from gridtf.host import encrypted
+from gridtf.jobspec.config import forbidden_by_site
+from gridtf.observe import jobs
+from gridtf.observe.ask import ask
+from gridtf.run import recordtypes
+from gridtf.run.rundir import JOINED, Record, RunDir, listdir
+from gridtf.states import TaskState
+from gridtf.text import some
+
+_CONNECT_LIMIT = 15.0  # seconds until a host counts as one that cannot be reached
+_TRY_LIMIT = 5.0  # seconds for one of its addresses
+_PAUSE = 0.5  # seconds until its addresses are tried again
+
+
+def task_of(run: RunDir, name: str | None) -> str:
+    """The task beside which a command is to run, where the job has tasks.
+
+    Args:
+        name: The task, such as ``worker:1``; None: the job's only one.
+
+    Raises:
+        GridtfError: When the task does not run, or joined another one.
+        NotFoundError: When there is no such task.
+        UsageError: When there are several, and none is named.
+    """
+    if any(entry.startswith(JOINED) for entry in listdir(run.path)):
+        why = "its tasks called gridtf_join: another program has started them, and gridtf has no agent on their hosts"
+        raise GridtfError(f"nothing can run beside the tasks in {run.path}", why=why)
+    view = jobs.view(run)
+    tasks = {task.name: task for task in view.tasks}
+    choose = f"choose from: {some([*tasks])}"
+    if name is None and len(tasks) > 1:
+        raise UsageError("which task is meant?", why=choose)
+    found = tasks.get(name or next(iter(tasks), ""))
+    if found is None and name and tasks:
+        raise NotFoundError(f"no such task: {name}", why=choose, hint=nearest(name, [*tasks]))
+    if found and found.state != TaskState.RUNNING and not view.finished:
+        when = time.strftime(" at %H:%M:%S", time.localtime(found.ended)) if found.ended else ""
+        how = found.signal or ("" if found.exit is None else f"exit code {found.exit}")
+        raise GridtfError(f"{found.name} is not running", why=": ".join(filter(None, (f"{found.state}{when}", how))))
+    return found.name if found else name or "worker:0"
+
+
+def start(run: RunDir, request: Record) -> Record:
+    """Have a command started beside a task, as far as it then waits for a connection.
+
+    Args:
+        run: The run directory, of a job that this user may ask.
+        request: Of the kind recordtypes.ExecRequest, without its id.
+
+    Returns:
+        Of the kind recordtypes.ExecAnswer, with a port.
+
+    Raises:
+        GridtfError: When the site forbids it, the job does not run or does not answer, or its host refuses.
+    """
+    if forbidden := forbidden_by_site("exec", os.environ):
+        raise GridtfError("this site does not allow commands beside running tasks", why=forbidden)
+    name = os.urandom(8).hex()
+    found = ask(run, {"id": name, **request}, lambda attempt: attempt.exec_files(name), recordtypes.ExecAnswer)
+    if "port" not in found:
+        raise GridtfError(f"nothing can run beside {request['task']}", why=found.get("error", ""))
+    return found
+
+
+def connect(found: Record, own: bytes) -> ssl.SSLSocket:
+    """Connect to a command that waits, and prove to each other who both are.
+
+    Args:
+        found: As start returns it.
+        own: The key and the certificate of this process, as encrypted.identity returns them.
+
+    Raises:
+        GridtfError: When its host cannot be reached.
+    """
+    context, end, why = (
+        encrypted.context(own, found["certificate"], server=False),
+        time.monotonic() + _CONNECT_LIMIT,
+        "",
+    )
+    while time.monotonic() < end:
+        for address in found["addresses"]:
+            try:
+                return context.wrap_socket(socket.create_connection((address, found["port"]), timeout=_TRY_LIMIT))
+            except OSError as error:
+                why = f"{address} port {found['port']}: {error.strerror or error}"
+        time.sleep(_PAUSE)
+    what = f"host {found['host']} cannot be reached from {os.uname().nodename}"
+    hint = "does a firewall let only hosts of the cluster connect to its ports? then try it from one of these"
+    raise GridtfError(what, why=why, hint=hint)
