@@ -7,6 +7,7 @@ import os
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from gridtf.bootstrap.agent.session import meet
+from gridtf.errors import GridtfError
 from gridtf.host import encrypted
 from gridtf.host.encrypted import EXIT, SIZE, STDIN, STDOUT, Relay
 from tests.support.jobs import until
@@ -291,3 +293,10 @@ def test_frame_that_is_too_long_ends_the_connection(sent: bytes) -> None:
         relay = Relay(other, {}, {})
         one.sendall(sent)
         copied([relay], lambda: relay.closed, "the end")
+
+
+def test_missing_package_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with pytest.raises(GridtfError, match="the Python package cryptography cannot be loaded") as raised:
+        encrypted.identity()
+    assert raised.value.hint == f"install it: {sys.executable} -m pip install cryptography"
