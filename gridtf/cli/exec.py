@@ -67,7 +67,7 @@ def run_exec(arguments: Namespace) -> int:
     about = {"task": task, "command": [*arguments.command], "term": term, "certificate": certificate}
     found = beside.start(run, {**about, **registry.who()})
     codes: list[int] = []
-    with beside.connect(found, own) as connection:
+    with beside.connect(run, found, own) as connection:
         relay = Relay(connection, {0: STDIN} if arguments.stdin else {}, {STDOUT: 1, STDERR: 2})
         if not arguments.stdin:
             relay.send(STDIN, b"")

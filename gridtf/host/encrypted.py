@@ -20,6 +20,26 @@ from gridtf.errors import GridtfError
 # terminal; and, in one byte, the exit code of the command, after all output.
 STDIN, STDOUT, STDERR, SIZE, EXIT = range(5)
 
+# The command that copies between its standard streams and a port of its host, with any Python 3.
+COPY = (
+    "python3",
+    "-c",
+    """
+import os, socket, sys, threading, tty
+if os.isatty(1):
+    tty.setraw(1)
+other = socket.create_connection(("localhost", int(sys.argv[1])))
+def send():
+    for data in iter(lambda: os.read(0, 65536), b""):
+        other.sendall(data)
+    other.shutdown(socket.SHUT_WR)
+threading.Thread(target=send, daemon=True).start()
+for data in iter(lambda: other.recv(65536), b""):
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+""",
+)
+
 _HEAD = struct.Struct("!BI")
 _CHUNK = 1 << 14  # bytes of a frame; TLS has records of this size
 _MOST = 1 << 18  # bytes that may wait in this process, for each direction; until they have left, no more are read
@@ -101,7 +121,7 @@ class Relay:
     def __init__(self, connection: ssl.SSLSocket, sources: Mapping[int, int], sinks: Mapping[int, int]) -> None:
         connection.setblocking(False)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in _TCP:
+        for option, value in _TCP if connection.family != socket.AF_UNIX else ():
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
         self._connection, self.sources, self._sinks = connection, dict(sources), dict(sinks)
         self._received, self.unsent = bytearray(), bytearray()

@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+import subprocess
 import time
+from collections.abc import Sequence
 
+from gridtf import schedulers
 from gridtf.errors import GridtfError, NotFoundError, UsageError, nearest
 from gridtf.host import encrypted
 from gridtf.jobspec.config import forbidden_by_site
 from gridtf.observe import jobs
 from gridtf.observe.ask import ask
 from gridtf.run import recordtypes
-from gridtf.run.rundir import JOINED, Record, RunDir, listdir
+from gridtf.run.rundir import JOINED, Record, RunDir, listdir, read_record
+from gridtf.schedulers.api import JobIdentity
 from gridtf.states import TaskState
 from gridtf.text import some
 
@@ -73,28 +77,54 @@ def start(run: RunDir, request: Record) -> Record:
     return found
 
 
-def connect(found: Record, own: bytes) -> ssl.SSLSocket:
+def connect(run: RunDir, found: Record, own: bytes) -> ssl.SSLSocket:
     """Connect to a command that waits, and prove to each other who both are.
 
+    Where its host cannot be reached from here, the connection goes through a process that the scheduler starts there,
+    if it can: that one copies what it cannot read.
+
     Args:
+        run: The run directory.
         found: As start returns it.
         own: The key and the certificate of this process, as encrypted.identity returns them.
 
     Raises:
         GridtfError: When its host cannot be reached.
     """
-    context, end, why = (
-        encrypted.context(own, found["certificate"], server=False),
-        time.monotonic() + _CONNECT_LIMIT,
-        "",
-    )
-    while time.monotonic() < end:
+    context, whys = encrypted.context(own, found["certificate"], server=False), []
+    detour, end = _detour(run, found["host"]), time.monotonic() + _CONNECT_LIMIT
+    while True:
         for address in found["addresses"]:
             try:
                 return context.wrap_socket(socket.create_connection((address, found["port"]), timeout=_TRY_LIMIT))
             except OSError as error:
-                why = f"{address} port {found['port']}: {error.strerror or error}"
+                whys = [f"{address} port {found['port']}: {error.strerror or error}"]
+        if detour or time.monotonic() > end:
+            break
         time.sleep(_PAUSE)
+    if detour:
+        try:
+            return context.wrap_socket(_through([*detour, *encrypted.COPY, str(found["port"])]))
+        except OSError as error:
+            whys.append(f"{detour[0]}: {error}")
     what = f"host {found['host']} cannot be reached from {os.uname().nodename}"
     hint = "does a firewall let only hosts of the cluster connect to its ports? then try it from one of these"
-    raise GridtfError(what, why=why, hint=hint)
+    raise GridtfError(what, why="; ".join(whys), hint=hint)
+
+
+def _detour(run: RunDir, host: str) -> Sequence[str]:
+    """The command with which the job's scheduler runs another one on a host of the job; empty: it has none."""
+    submitted = read_record(run.submitted, recordtypes.Submitted, own=True)
+    if not submitted or not submitted.get("job_id"):
+        return ()
+    return schedulers.get(submitted["scheduler"]).login.beside(JobIdentity.from_record(submitted), host)
+
+
+def _through(command: Sequence[str]) -> socket.socket:
+    """Start a process whose standard streams are a connection."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        # in a session of its own: Ctrl-C is for what runs at the other end
+        subprocess.Popen(command, stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True)
+    ours.settimeout(_CONNECT_LIMIT)
+    return ours

@@ -217,6 +217,17 @@ class Login(ABC):
         """
         return ()
 
+    def beside(self, job: JobIdentity, host: str) -> Sequence[str]:
+        """The command with which another one runs on a host of a running job, with these standard streams.
+
+        Args:
+            host: As the scheduler calls it.
+
+        Returns:
+            The words before the other command; empty: there is none.
+        """
+        return ()
+
     def examine(self, environ: Mapping[str, str], given: Configured) -> Examination:
         """Examine, for `gridtf doctor`, the site's scheduler as far as this machine shows it.
 

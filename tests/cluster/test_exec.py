@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import json
+import random
+import subprocess
 
 from tests.support.beds import on_every_scheduler
 from tests.support.cluster import Bed
 from tests.support.clusterfaults import GRIDTF_ENVIRON, begun, no_process_left, started
 from tests.support.clusterjobs import GRIDTF, ClusterJob, gridtf
+from tests.support.packages import need_program
 from tests.support.terminals import Terminal
 
 
 def beside(job: ClusterJob, task: str, *command: str, check: bool = True) -> tuple[int, str, str]:
     done = job.gridtf("exec", task, "--", *command, check=check)
     return done.returncode, done.stdout, done.stderr
+
+
+def terminal_on(bed: Bed, job: ClusterJob, task: str) -> Terminal:
+    """A terminal on the login host, with a shell beside a task."""
+    argv = bed.command("login", *GRIDTF, "shell", job.seen_as, task, env={**GRIDTF_ENVIRON, "TERM": "xterm"})
+    return Terminal(argv, bed.environ(), lines=33, columns=99)
 
 
 @on_every_scheduler
@@ -55,8 +64,7 @@ def test_command_runs_on_the_host_of_its_task_within_the_job(bed: Bed) -> None:
 def test_shell_on_another_host_ends_with_the_job(bed: Bed) -> None:
     job = started(bed, nodes=2, name="shell")
     host = job.tasks()["worker:1"]["host"]
-    argv = bed.command("login", *GRIDTF, "shell", job.seen_as, "worker:1", env={**GRIDTF_ENVIRON, "TERM": "xterm"})
-    with Terminal(argv, bed.environ(), lines=33, columns=99) as terminal:
+    with terminal_on(bed, job, "worker:1") as terminal:
         terminal.type("trap '' HUP TERM; setsid sleep 300 & stty size; echo a''t $(hostname) $GRIDTF_TASK_INDEX\r")
         terminal.until("33 99\r\n")
         terminal.until(f"at {host.partition('.')[0]}")
@@ -91,4 +99,30 @@ def test_host_that_is_lost_ends_the_command(slurm: Bed) -> None:
             job.verdict()
         finally:
             slurm.mend(host)
+    no_process_left(slurm)
+
+
+def test_connection_goes_through_srun_where_a_firewall_lets_no_other_through(slurm: Bed) -> None:
+    job, nft = started(slurm, nodes=2, name="detour"), need_program("nft", "nftables")
+    host = job.tasks()["worker:1"]["host"]
+    (login,) = slurm.run("login", "hostname", "-I").stdout.split()
+    rule = f"ip saddr {login} tcp dport 32768-60999 tcp flags & (syn | ack) == syn drop"
+    table = "table ip detour {\n chain input {\n type filter hook input priority 0;\n " + rule + "\n }\n}\n"
+    slurm.run(host, nft, "-f", "-", user="root", stdin=table)
+    try:
+        script = 'echo "$(hostname) $GRIDTF_TASK_INDEX" >&2; cat; exit 5'
+        argv = slurm.command("login", *GRIDTF, "exec", "-i", job.seen_as, "worker:1", "--", "bash", "-c", script)
+        data = random.Random(1).randbytes(3_000_000)
+        done = subprocess.run(argv, input=data, env=slurm.environ(), capture_output=True, timeout=180, check=False)
+        assert (done.returncode, done.stderr.decode()) == (5, f"{host} 1\n")
+        assert done.stdout == data
+        with terminal_on(slurm, job, "worker:1") as terminal:
+            terminal.type("echo at $(hostname); stty size\r")
+            terminal.until(f"at {host}\r\n33 99")
+            terminal.type("exit 3\r")
+            assert terminal.process.wait(120) == 3
+    finally:
+        slurm.run(host, nft, "delete", "table", "ip", "detour", user="root")
+    job.gridtf("cancel")
+    assert job.verdict()["state"] == "CANCELLED"
     no_process_left(slurm)

@@ -105,6 +105,12 @@ class SlurmLogin(CommandLogin):
         rows = query.add_details(query.parse_squeue(output), jobs[0])
         return query.statuses([job.job_id for job in jobs], rows)
 
+    def beside(self, job: JobIdentity, host: str) -> Sequence[str]:
+        # The agents' step has all resources. Unless it is told so, Slurm passes on what is printed in lines.
+        shared = "--overlap --overcommit --gres=none --mem=0 --mpi=none"
+        one = f"--nodes=1 --ntasks=1 --nodelist={host} --job-name=gridtf-exec --export=ALL --quiet --unbuffered"
+        return ("srun", f"--jobid={job.job_id}", *f"{one} {shared}".split())
+
     def run_dirs(self, job_id: str) -> Sequence[Path]:
         answer = slurm.run(["scontrol", "-o", "show", "job", job_id], limit=slurm.query_limit)
         return [] if answer.code else query.parse_run_dirs(answer.out, job_id)
