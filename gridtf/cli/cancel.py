@@ -78,7 +78,7 @@ def _chosen(arguments: Namespace) -> list[str]:
     rows = [row for row in rows if row.job_id and row.state not in ENDED]
     rows = [row for row in rows if arguments.state is None or row.state in arguments.state]
     if not rows:
-        raise NotFoundError("no job that has not ended is chosen", hint="`gridtf list` shows the jobs")
+        raise NotFoundError("no waiting or running job has such a name and state", hint="`gridtf list` shows the jobs")
     if not arguments.yes:
         output.message(show.job_table(rows, output.width()))
         hint = "--yes cancels them without asking"

@@ -172,7 +172,7 @@ class Shown:
         """Say how many lines were left out."""
         if self._left_out:
             lines = counted(self._left_out, "line")
-            output.message(f"gridtf: {lines} of TensorFlow's start left out; --raw shows all")
+            output.message(f"gridtf: {lines} of TensorFlow and of progress bars left out; --raw shows all")
 
     def _ready(self, now: float) -> bytes:
         return b"".join(self._line(one.sources, one.line, one.time) for one in self._folding.ready(now))

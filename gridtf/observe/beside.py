@@ -16,7 +16,7 @@ from gridtf.jobspec.config import forbidden_by_site
 from gridtf.observe import jobs
 from gridtf.observe.ask import ask
 from gridtf.run import recordtypes
-from gridtf.run.rundir import JOINED, Record, RunDir, listdir, read_record
+from gridtf.run.rundir import JOINED, Record, RunDir, is_ours, listdir, read_record
 from gridtf.schedulers.api import JobIdentity
 from gridtf.states import TaskState
 from gridtf.text import some
@@ -43,7 +43,7 @@ def task_of(run: RunDir, name: str | None) -> str:
     view = jobs.view(run)
     tasks = {task.name: task for task in view.tasks}
     choose = f"choose from: {some([*tasks])}"
-    if name is None and len(tasks) > 1:
+    if name is None and len(tasks) > 1 and not view.finished:
         raise UsageError("which task is meant?", why=choose)
     found = tasks.get(name or next(iter(tasks), ""))
     if found is None and name and tasks:
@@ -114,7 +114,7 @@ def connect(run: RunDir, found: Record, own: bytes) -> ssl.SSLSocket:
 
 def _detour(run: RunDir, host: str) -> Sequence[str]:
     """The command with which the job's scheduler runs another one on a host of the job; empty: it has none."""
-    submitted = read_record(run.submitted, recordtypes.Submitted, own=True)
+    submitted = read_record(run.submitted, recordtypes.Submitted, own=True) if is_ours(run.path) else None
     if not submitted or not submitted.get("job_id"):
         return ()
     return schedulers.get(submitted["scheduler"]).login.beside(JobIdentity.from_record(submitted), host)

@@ -65,8 +65,12 @@ _NOISE = _one_of(_ROWS, _PLAIN)
 _WITHOUT_GPUS = _one_of(_ROWS_WITHOUT_GPUS, _PLAIN_WITHOUT_GPUS)
 
 
+# Keras's progress bar, which has a line for each of its states where the output is no terminal.
+_BAR = re.compile(r"(?:\x1b\[[\d;]*m)* *\d+/(?:\d+|Unknown)\b.*[━=>]")
+
+
 class Noise:
-    """Tells the noise from the other lines of one log.
+    """Tells the noise, and states of a progress bar that another one follows, from the other lines of one log.
 
     Args:
         gpus: Whether the task has GPUs.
@@ -78,7 +82,9 @@ class Noise:
 
     def without(self, lines: list[str]) -> Iterator[str]:
         """The lines, in the order of the log, that are not noise."""
-        for line in lines:
+        for line, following in zip(lines, [*lines[1:], ""], strict=True):
+            if _BAR.match(line) and _BAR.match(following):
+                continue
             if _NOISE.match(line) or (not self._gpus and _WITHOUT_GPUS.match(line)):
                 self._in_record = bool(_RECORD.match(line))
             elif self._in_record and _FIELD.match(line):

@@ -7,11 +7,16 @@ from typing import Any
 
 import tensorflow as tf
 
+from gridtf.reporting import progress
 from gridtf.training.group import Group
+from gridtf.training.kerascallback import scalars
+from gridtf.training.variables import tensorflow_variable
 
 
 class AveragingCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
-    """Makes each batch a step of an averaging group. Its weight is 1, as Keras does not tell its size."""
+    """Makes each batch a step of an averaging group, of weight 1, as Keras does not tell its size, and reports it."""
+
+    _supports_tf_logs = True  # tf_keras: values are read when they are written, not in each step
 
     def __init__(self, group: Group) -> None:
         super().__init__()
@@ -37,9 +42,16 @@ class AveragingCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
             self._attach()
         number = batch - self._first + 1  # more than one with steps_per_execution
         self._group.steps(number, float(number))
+        self._report(logs)
 
     def on_train_end(self, logs: Any = None) -> None:
         self._group.finish()  # unless it was after the last epoch: there was none
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._report(logs)  # with the values of the validation
+
+    def _report(self, logs: Any) -> None:
+        progress(tensorflow_variable(self.model.optimizer.iterations), **scalars(logs or {}))
 
     def _after_epoch(self, epoch: int, logs: Any = None) -> None:
         if self.model.stop_training or epoch + 1 == self.params["epochs"]:

@@ -29,6 +29,8 @@ def part(data: Any, rank: int, members: int) -> Any:
         if hasattr(type(data), "shard"):  # tf.data.Dataset; its length may be unknown (-2) or endless (-1)
             _check(int(data.cardinality()), members)
             return data.shard(members, rank)
+        if hasattr(type(data), "num_batches"):
+            raise TypeError  # a PyDataset of Keras, whose elements are batches that it makes by their number
         _check(len(data), members)
         return data[rank::members]
     except TypeError:

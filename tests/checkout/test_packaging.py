@@ -66,7 +66,8 @@ def metadata(wheel: Path) -> email.message.Message:
 def test_wheel_contains_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    code = {str(path.relative_to(ROOT)) for path in (ROOT / "gridtf").rglob("*.py")}
+    own = [path for path in (ROOT / "gridtf").rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    code = {str(path.relative_to(ROOT)) for path in own}
     templates = {f"gridtf/{path.relative_to(ROOT)}" for path in (ROOT / "templates").rglob("*.*")}
     assert {"gridtf/templates/job.sh.j2", "gridtf/templates/report/report.css"} <= templates
     version = metadata(wheel)["Version"]
@@ -81,7 +82,6 @@ def test_wheel_contains_the_package_and_nothing_else(wheel: Path) -> None:
         f"{data}/bash-completion/completions/gridtf",
         f"{data}/zsh/site-functions/_gridtf",
         f"{data}/fish/vendor_completions.d/gridtf.fish",
-        "gridtf/py.typed",
         "gridtf/scripts/gridtf-bootstrap.sh",
     }
 

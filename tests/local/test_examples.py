@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -59,7 +60,6 @@ def test_example_reaches_its_accuracy(example: str, tmp_path: Path) -> None:
         assert done.stdout.splitlines()[-1:] == [stated], done.stderr
 
 
-@pytest.mark.tensorflow
 def programs(door: str) -> list[str]:
     """The Python blocks below this heading of docs/training.md."""
     page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
@@ -93,6 +93,11 @@ def test_keras_script_with_fit_trains_alone_and_on_two_workers(tmp_path: Path) -
         reached = [float(value) for value in re.findall(r"- accuracy: (\S+)", output)]
         assert len(reached) == 5 * max(1, len(logs)), output
         assert reached[-1] > 0.8, output
+        for hosts in here.glob("gridtf-runs/*/attempt-1/state/hosts.json"):
+            (host,) = json.loads(hosts.read_text())["hosts"].values()
+            reported = {name: task["progress"]["values"] for name, task in host["tasks"].items()}
+            assert [*reported] == ["worker:0", "worker:1"]
+            assert all({"loss", "accuracy"} <= values.keys() for values in reported.values()), reported
     assert all((tmp_path / folder / "model.keras").exists() for folder in "ab")
     assert (tmp_path / "c/output/export/saved_model.pb").exists()
     (output_dir,) = (tmp_path / "d").glob("gridtf-runs/*/output")

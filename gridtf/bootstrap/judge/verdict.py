@@ -38,7 +38,11 @@ _TASK_MEMORY = "the task ran out of memory: request more with --mem, or use less
 _GPU_MEMORY = "the GPU or the host ran out of memory: use a smaller batch or model"
 # A substring of a log's last lines -> the hint.
 _HINTS = (
-    ("No module named 'tensorflow'", "TensorFlow is not in the task's Python: add set-up lines (--setup) or --python"),
+    (
+        "No module named 'tensorflow'",
+        "TensorFlow is not in the task's Python: activate the one that has it, by --setup 'source ENV/bin/activate'",
+    ),
+    ("ModuleNotFoundError", "is it in another environment? --setup 'source ENV/bin/activate' activates it in the job"),
     ("No space left on device", "a disk is full: look at df on that host and at your quota"),
     ("Disk quota exceeded", "your quota is used up"),
     ("OutOfMemoryError", _GPU_MEMORY),

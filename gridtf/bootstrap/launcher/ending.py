@@ -209,12 +209,18 @@ class Ending:
             return self.of_exception(error)
         return Verdict(JobState.FAILED, "the tasks were ended, and no agent has reported why")
 
-    def _of_signal(self, number: int) -> Verdict:
+    def _of_user(self) -> Verdict | None:
+        """The verdict on a job that a user has cancelled with gridtf; None: nobody has."""
         cancelled = None
         with contextlib.suppress(GridtfError):
             cancelled = read_record(self._job.run.cancelled, recordtypes.Cancelled, own=True)
-        if cancelled:
-            return Verdict(JobState.CANCELLED, f"cancelled by {cancelled.get('user')} on {cancelled.get('host')}")
+        if cancelled is None:
+            return None
+        return Verdict(JobState.CANCELLED, f"cancelled by {cancelled.get('user')} on {cancelled.get('host')}")
+
+    def _of_signal(self, number: int) -> Verdict:
+        if (cancelled := self._of_user()) is not None:
+            return cancelled
         if number == signal.SIGALRM:
             return self._of_timeout("the walltime is over")
         known = self._of_scheduler(number)
@@ -241,6 +247,8 @@ class Ending:
         return end.replace(again=status.requeued)
 
     def _of_error(self, error: GridtfError) -> Verdict:
+        if not isinstance(error, HostLostError) and (cancelled := self._of_user()) is not None:
+            return cancelled  # what has started the agents may be ended before this process is
         if isinstance(error, TerminatedError) and (known := self._of_scheduler()):
             return known  # only the scheduler knows what it has decided, such as to requeue the job
         # the first agents that end because this process was stalled may make the scheduler end the others

@@ -579,6 +579,16 @@ def test_cancelling_user_is_read_from_cancelled_json(tmp_path: Path) -> None:
     assert (verdict["state"], verdict["reason"]) == ("CANCELLED", "cancelled by alice on login1")
 
 
+def test_srun_that_a_cancellation_ends_before_the_launcher_is_no_failure(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.late = attempt.quiet = {"h1"}
+    attempt.at(5, lambda: write_record(attempt.run.cancelled, {"user": "alice", "host": "login1", "time": 1.0}))
+    error = GridtfError("srun, which had started the agents, was killed by SIGTERM")
+    attempt.at(5.5, lambda: setattr(attempt.cluster.agents["h1"], "end", AgentEnd(-15, None, (), error)))
+    _, verdict = attempt.launch()
+    assert (verdict["state"], verdict["reason"]) == ("CANCELLED", "cancelled by alice on login1")
+
+
 @pytest.mark.parametrize(
     ("status", "state_", "reason", "again"),
     [

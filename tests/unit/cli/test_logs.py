@@ -95,7 +95,7 @@ def test_pipe_gets_all_lines_unless_no_raw_is_given(alike: RunDir, capsys: Captu
     assert main(["logs", str(alike.path), "--no-raw"]) == 0
     assert capsys.readouterr() == (
         "job | gridtf: starting\nworker:0-1 | alike\n",
-        "gridtf: 2 lines of TensorFlow's start left out; --raw shows all\n",
+        "gridtf: 2 lines of TensorFlow and of progress bars left out; --raw shows all\n",
     )
     assert printed(capsys, alike, "--no-raw", "--grep", "grpc") == [f"worker:0-1 | {ALIKE.splitlines()[0]}"]
 
@@ -224,7 +224,7 @@ def test_terminal_without_colours_gets_none(environ: dict[str, str], run: RunDir
 
 def test_terminal_gets_what_tasks_print_alike_once_and_no_noise(alike: RunDir) -> None:
     code, seen = on_terminal("logs", str(alike.path), COLUMNS="80")
-    note = "gridtf: 2 lines of TensorFlow's start left out; --raw shows all"
+    note = "gridtf: 2 lines of TensorFlow and of progress bars left out; --raw shows all"
     assert (code, seen.decode().splitlines()[1:]) == (0, ["\x1b[1mworker:0-1 |\x1b[m alike", note])
     _, seen = on_terminal("logs", "--raw", str(alike.path), COLUMNS="80", NO_COLOR="1")
     assert seen.decode().splitlines()[1:] == [

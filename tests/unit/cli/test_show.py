@@ -461,7 +461,7 @@ def test_cancel_by_name_and_state_asks_first(
         assert [line.split()[:2] for line in shown.err.splitlines()[1:3]] == [["run-c", "104"], ["run-a", "101"]]
     assert sorted(fake.cancelled) == ["101", "104"]
     assert main([*words, "--yes"]) == 2
-    assert capsys.readouterr().err.startswith("gridtf: no job that has not ended is chosen\n")
+    assert capsys.readouterr().err.startswith("gridtf: no waiting or running job has such a name and state\n")
     assert main(["cancel", "--state", "R", "--yes", "--json"]) == 0
     assert [job["job_id"] for job in json.loads(capsys.readouterr().out)] == ["102"]
     for wrong in (["cancel"], ["cancel", "other", "--name", "o*"]):

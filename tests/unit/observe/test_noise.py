@@ -90,3 +90,12 @@ def test_a_record_ends_with_an_empty_line_or_one_that_is_no_field() -> None:
     assert [*noise.without([head, "port: 1"])] == []
     assert [*noise.without(["port: 2", "", "port: 3"])] == ["port: 3"]
     assert [*noise.without([head, "ValueError: no data", "port: 4"])] == ["ValueError: no data", "port: 4"]
+
+
+def test_of_a_progress_bar_that_has_a_line_for_each_state_the_last_is_shown() -> None:
+    bar = [
+        f"\x1b[1m{step:2}/23\x1b[0m \x1b[32m━━━━\x1b[0m\x1b[37m━━\x1b[0m \x1b[1m1s\x1b[0m 40ms/step"
+        for step in (1, 9, 23)
+    ]
+    lines = ["Epoch 1/2", *bar, "Epoch 2/2", *bar, "17/23 of the files are read", "done"]
+    assert [*Noise(gpus=False).without(lines)] == ["Epoch 1/2", bar[2], "Epoch 2/2", bar[2], *lines[-2:]]

@@ -38,6 +38,12 @@ class Model:
         return [variable.value for variable in self.variables]
 
 
+class Batches(list[int]):
+    """As much of a PyDataset of Keras as share looks at."""
+
+    num_batches = 5
+
+
 class Sums:
     """Sums of vectors over threads."""
 
@@ -247,8 +253,9 @@ def test_share_is_every_nth_example_of_all_parts_of_the_data() -> None:
         (iter([1, 2]), "group.share() cannot divide data of type list_iterator"),
         ({1, 2}, "group.share() cannot divide data of type set"),
         (3, "group.share() cannot divide data of type int"),
+        (Batches(), "group.share() cannot divide data of type Batches"),
     ],
-    ids=["fewer than members", "iterator", "set", "number"],
+    ids=["fewer than members", "iterator", "set", "number", "PyDataset"],
 )
 def test_data_that_cannot_be_shared_are_refused(data: object, what: str) -> None:
     assert [error.what for error in failures(2, lambda group: group.share(data))] == [what] * 2
