@@ -19,11 +19,13 @@ _NAME = re.compile(_SECRETS, re.IGNORECASE)
 _PASSWORD = re.compile(r"PASS[WP]", re.IGNORECASE)  # not first_pass=3
 # A word of a shell, of JSON or of TOML: its parts may be quoted.
 _WORD = r"""(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^\s'"\\;|&])+"""
-_FULL = rf"(?<![\w.-])[\w.-]*{_SECRETS}[\w.-]*"
+_REST = r"[\w.-]{0,99}"  # of a name; without a limit, a long word would take the square of its length
+_FULL = rf"(?<![\w.-]){_REST}{_SECRETS}{_REST}"
 _ASSIGNED = re.compile(rf"(?P<name>{_FULL})(?P<between>[\"']?[ \t]*[=:][ \t]*(?!=))(?P<value>{_WORD})", re.IGNORECASE)
 # an option and its value, as words of a shell, or of a list in JSON
 _OPTION = re.compile(
-    rf"(?P<name>--[\w.-]*{_SECRETS}[\w.-]*)(?P<between>[ \t]+|[\"'],\s*)(?P<value>(?![\"']?-){_WORD})", re.IGNORECASE
+    rf"(?P<name>(?<![\w.-])--{_REST}{_SECRETS}{_REST})(?P<between>[ \t]+|[\"'],\s*)(?P<value>(?![\"']?-){_WORD})",
+    re.IGNORECASE,
 )
 _OPTION_ALONE = re.compile(rf"--?[\w.-]*{_SECRETS}[\w.-]*", re.IGNORECASE)
 # What cannot be a secret: numbers of a few digits, such as the size of a key, and references to variables.
