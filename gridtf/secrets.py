@@ -10,24 +10,27 @@ from typing import Any
 MASK = "••••••"
 # A value of a secret variable that is masked wherever it occurs: no ordinary word, such as SORT_KEY=worker.
 _UNIQUE = re.compile(r"(?![a-z]{1,15}$).{6,}", re.DOTALL)
-# Names of secrets; not TOKENIZER, AUTHOR, KEYBOARD, KeyError.
+# Names of secrets; not TOKENIZER, AUTHOR, KEYBOARD, KeyError, forward_pass.
 _SECRETS = (
-    r"(?:KEY(?!BOARD|ERROR|WORD)|TOKEN(?!I[ZS])|SECRET|PASSW(?:OR)?D|PASSPHRASE|CREDENTIAL|AUTH(?!ORS?(?![A-Z])))"
+    r"(?:KEY(?!BOARD|ERROR|WORD)|TOKEN(?!I[ZS])|SECRET|PASSW(?:OR)?D|PASSPHRASE|CREDENTIAL|AUTH(?!ORS?(?![A-Z]))"
+    r"|(?<!WARD)[._-](?:PASS|PWD)(?![A-Z]))"
 )
 _NAME = re.compile(_SECRETS, re.IGNORECASE)
-_PASSWORD = re.compile(r"PASS", re.IGNORECASE)
+_PASSWORD = re.compile(r"PASS[WP]", re.IGNORECASE)  # not first_pass=3
 # A word of a shell, of JSON or of TOML: its parts may be quoted.
 _WORD = r"""(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^\s'"\\;|&])+"""
-_FULL = rf"(?<![\w.-])[\w.-]*{_SECRETS}[\w.-]*"
+_REST = r"[\w.-]{0,99}"  # of a name; without a limit, a long word would take the square of its length
+_FULL = rf"(?<![\w.-]){_REST}{_SECRETS}{_REST}"
 _ASSIGNED = re.compile(rf"(?P<name>{_FULL})(?P<between>[\"']?[ \t]*[=:][ \t]*(?!=))(?P<value>{_WORD})", re.IGNORECASE)
 # an option and its value, as words of a shell, or of a list in JSON
 _OPTION = re.compile(
-    rf"(?P<name>--[\w.-]*{_SECRETS}[\w.-]*)(?P<between>[ \t]+|[\"'],\s*)(?P<value>(?![\"']?-){_WORD})", re.IGNORECASE
+    rf"(?P<name>(?<![\w.-])--{_REST}{_SECRETS}{_REST})(?P<between>[ \t]+|[\"'],\s*)(?P<value>(?![\"']?-){_WORD})",
+    re.IGNORECASE,
 )
 _OPTION_ALONE = re.compile(rf"--?[\w.-]*{_SECRETS}[\w.-]*", re.IGNORECASE)
 # What cannot be a secret: numbers of a few digits, such as the size of a key, and references to variables.
 _HARMLESS = re.compile(r"true|false|none|null|-?\d{0,4}(?:\.\d*)?|\$\{?\w+\}?", re.IGNORECASE)
-_OFTEN = ("key", "token", "secret", "passw", "passphrase", "credential", "auth")  # a text without them has no such name
+_OFTEN = ("key", "token", "secret", "pass", "pwd", "credential", "auth")  # a text without them has no such name
 # What is a secret by its form, in a group: the password of a URL, and what services call their keys. In front of each
 # is what such a text contains, which is found much faster.
 _FORMS = tuple(
@@ -38,6 +41,7 @@ _FORMS = tuple(
         ("gh hf_ glpat sk- xox AIza", r"\b((?:gh[pousr]_|github_pat_|hf_|glpat-|sk-|xox[abprs]-|AIza)[\w-]{16,})"),
         ("eyJ", r"\b(eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"),
         ("earer asic", r"\b[Bb](?:earer|asic)[ \t]+([\w.~+/=-]{8,})"),
+        ("uthorization", r"\b[Aa]uthorization[\"']?[ \t]*[=:][ \t]*[\"']?[\w-]+[ \t]+([^\s\"']{8,})"),
         ("PRIVATE", r"-----BEGIN [A-Z ]*PRIVATE KEY-----(.*?)(?:-----END|\Z)"),
     )
 )

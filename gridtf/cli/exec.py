@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from gridtf.cli.address import complete_names
 from gridtf.cli.common import find_job, new_parser
-from gridtf.errors import GridtfError, UsageError
+from gridtf.errors import GridtfError, OutputError, UsageError
 from gridtf.jobspec.arguments import Parser
 
 if TYPE_CHECKING:
     from gridtf.host.encrypted import Relay
 
 _SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash || exec sh")
+_ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def parser_exec(**more: Any) -> Parser:
@@ -71,9 +72,9 @@ def run_exec(arguments: Namespace) -> int:
         relay = Relay(connection, {0: STDIN} if arguments.stdin else {}, {STDOUT: 1, STDERR: 2})
         if not arguments.stdin:
             relay.send(STDIN, b"")
-        with _raw(relay) if arguments.tty else contextlib.nullcontext():
+        with _terminal(relay, raw=arguments.stdin) if arguments.tty else contextlib.nullcontext():
             while not (relay.closed or codes) or not relay.written:
-                relay.step()
+                _step(relay)
                 codes += [data[0] for kind, data in relay.news if kind == EXIT]
     if codes:
         return codes[0]
@@ -83,9 +84,18 @@ def run_exec(arguments: Namespace) -> int:
     raise GridtfError(f"the connection with {task} on host {found['host']} has ended", why=why, hint=hint)
 
 
+def _step(relay: Relay) -> None:
+    try:
+        relay.step()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(f"cannot write what the command prints: {error.strerror}") from None
+
+
 @contextlib.contextmanager
-def _raw(relay: Relay) -> Iterator[None]:
-    """Pass every key on, and the size of the terminal when that changes; the terminal is as before in any case."""
+def _terminal(relay: Relay, *, raw: bool) -> Iterator[None]:
+    """Pass the size of the terminal on when that changes, and if it is raw every key; it is as before in any case."""
     from gridtf.host.encrypted import SIZE
 
     def resized(*_: object) -> None:
@@ -95,10 +105,12 @@ def _raw(relay: Relay) -> Iterator[None]:
         raise SystemExit(128 + number)
 
     before = termios.tcgetattr(0)
-    for number, handler in ((signal.SIGWINCH, resized), (signal.SIGTERM, end), (signal.SIGHUP, end)):
-        signal.signal(number, handler)
+    signal.signal(signal.SIGWINCH, resized)
+    for number in _ENDS:
+        signal.signal(number, end)
     try:
-        tty.setraw(0, termios.TCSADRAIN)  # what was typed meanwhile is for the command
+        if raw:  # keys that nobody reads, Ctrl-C among them, must do here what they always do
+            tty.setraw(0, termios.TCSADRAIN)  # what was typed meanwhile is for the command
         resized()
         yield
     finally:

@@ -47,7 +47,7 @@ _ROWS_WITHOUT_GPUS = (
 )
 _PLAIN = (
     "WARNING: All log messages before absl::InitializeLog",
-    "To enable the following instructions: ",
+    "To enable the following instructions: .*rebuild TensorFlow",
     r"/job:\w+/replica:\d+/task:\d+$",  # below Example stragglers
     "Your kernel may have been built without NUMA support",
 )

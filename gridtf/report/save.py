@@ -32,6 +32,8 @@ def save(path: Path, content: str | bytes, *, force: bool = False) -> None:
     if (files.exists(path) or files.is_link(path)) and not force and (archive or not _is_report(path)):
         what = f"{path} exists{'' if archive else ', and is not a report of gridtf'}"
         raise UsageError(what, hint="name another file with -o, or replace it with --force")
+    if files.exists(path) and not path.is_file():  # such as /dev/null, which root would replace for all
+        raise UsageError(f"{path} is not a regular file", hint="name another one with -o; -o - is stdout")
     try:
         write_bytes(path, content if isinstance(content, bytes) else content.encode(), mode=0o600 if archive else 0o666)
     except RunDirError as error:

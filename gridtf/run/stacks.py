@@ -202,7 +202,8 @@ def _place(record: Record, own: tuple[Thread, ...], common: Iterable[Thread]) ->
     known = set(common)
     telling = [thread for thread in own if thread not in known] or list(own[:1])
     if not telling:
-        why = next((each["why"] for each in record["processes"] if each.get("why")), "it has no process")
+        nothing = "none of its threads runs code of a file" if record["processes"] else "it has no process"
+        why = next((each["why"] for each in record["processes"] if each.get("why")), nothing)
         return Place("shows", f"no stack: {why}")
     # a thread that runs code of the user's tells more than a main thread that waits for it
     stack = next((thread for thread in telling if thread[0].own), telling[0])

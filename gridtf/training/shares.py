@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Number
 from typing import Any
 
 from gridtf.errors import GridtfError
@@ -22,15 +23,15 @@ def part(data: Any, rank: int, members: int) -> Any:
         return None
     if isinstance(data, dict):
         return {key: part(each, rank, members) for key, each in data.items()}
-    if isinstance(data, list | tuple) and not all(isinstance(each, int | float | str | bytes) for each in data):
+    if isinstance(data, list | tuple) and not all(isinstance(each, Number | str | bytes) for each in data):
         parts = [part(each, rank, members) for each in data]
         return parts if isinstance(data, list) else tuple(parts)
     try:
         if hasattr(type(data), "shard"):  # tf.data.Dataset; its length may be unknown (-2) or endless (-1)
             _check(int(data.cardinality()), members)
             return data.shard(members, rank)
-        if hasattr(type(data), "num_batches"):
-            raise TypeError  # a PyDataset of Keras, whose elements are batches that it makes by their number
+        if isinstance(data, str) or hasattr(type(data), "num_batches"):
+            raise TypeError  # the name of a file, and a PyDataset of Keras, which makes batches by their number
         _check(len(data), members)
         return data[rank::members]
     except TypeError:

@@ -116,6 +116,24 @@ def test_reader_that_reads_slowly_or_leaves_keeps_the_command_waiting(two: Launc
     assert gone(pid, helper)
 
 
+def test_full_disk_is_named_and_no_bug(two: LaunchedJob) -> None:
+    with Path("/dev/full").open("wb") as full:
+        argv = words(two, command=["seq", "100000"])
+        done = subprocess.run(argv, env=environment(two), stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "gridtf: cannot write what the command prints: No space left on device\n",
+    )
+
+
+def test_terminal_whose_keys_nobody_reads_ends_the_command_by_its_own(two: LaunchedJob) -> None:
+    with Terminal(words(two, "exec", "-t", command=["sh", "-c", "echo up=; sleep 600"]), environment(two)) as terminal:
+        terminal.until("up=")
+        assert terminal.is_as_before()
+        terminal.type("\x03")
+        assert terminal.process.wait(60) == 128 + signal.SIGINT
+
+
 def _written(pid: int) -> int:
     line = next(line for line in Path(f"/proc/{pid}/io").read_text().splitlines() if line.startswith("wchar"))
     return int(line.split()[1])
@@ -162,8 +180,9 @@ def test_shell_on_a_terminal(two: LaunchedJob) -> None:
     assert beside(two) == []
 
 
-@pytest.mark.parametrize("how", ["closed", "terminated"])
+@pytest.mark.parametrize("how", ["closed", "terminated", "quit"])
 def test_terminal_that_is_closed_ends_the_shell(two: LaunchedJob, how: str) -> None:
+    number = {"closed": signal.SIGHUP, "terminated": signal.SIGTERM, "quit": signal.SIGQUIT}[how]
     with Terminal(words(two, "shell"), environment(two, TERM="xterm")) as terminal:
         terminal.type("echo sh''ell=$$=\r")
         terminal.until("shell=")
@@ -172,8 +191,8 @@ def test_terminal_that_is_closed_ends_the_shell(two: LaunchedJob, how: str) -> N
         if how == "closed":
             terminal.hang_up()
         else:
-            terminal.process.terminate()
-        assert terminal.process.wait(60) == 128 + (signal.SIGHUP if how == "closed" else signal.SIGTERM)
+            terminal.process.send_signal(number)
+        assert terminal.process.wait(60) == 128 + number
         assert how == "closed" or terminal.is_as_before()
     until(lambda: not beside(two), "the end of the shell")
     assert two.process.poll() is None

@@ -15,6 +15,7 @@ from gridtf.secrets import MASK, Masker, given, secret
     [
         *("API_KEY", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "github-token", "DB_PASSWORD", "dbPasswd"),
         *("CREDENTIALS", "GOOGLE_APPLICATION_CREDENTIALS", "AUTHORIZATION", "BASIC_AUTH", "client.secret"),
+        *("DB_PASS", "db-pass", "MYSQL_PWD"),
     ],
 )
 def test_names_of_secrets(name: str) -> None:
@@ -22,7 +23,10 @@ def test_names_of_secrets(name: str) -> None:
     assert Masker().value(name, "s3cr3t-value") == MASK
 
 
-@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "AUTHOR", "AUTHOR_NAME", "KEYBOARD", "PATH", "OUTPUT_DIR"])
+@pytest.mark.parametrize(
+    "name",
+    ["TOKENIZERS_PARALLELISM", "AUTHOR", "AUTHOR_NAME", "KEYBOARD", "PATH", "OUTPUT_DIR", "OLDPWD", "use_passive"],
+)
 def test_other_names(name: str) -> None:
     assert Masker().value(name, "a-long-value") == "a-long-value"
 
@@ -46,6 +50,9 @@ def test_numbers_and_references_are_shown() -> None:
         '["train",\n "--token",\n "hunter22secret"]',
         "git clone https://ann:hunter22secret@example.org/x.git",
         "curl -H 'Authorization: Bearer hunter22secret'",
+        "Authorization: Token hunter22secret",
+        '{"Authorization": "ApiKey hunter22secret"}',
+        "export DB_PASS=hunter22secret",
         "password: hunter22secret",
         "-----BEGIN RSA PRIVATE KEY-----\nhunter22secret\n-----END RSA PRIVATE KEY-----",
         "X_KEY=hunter22secret; echo done",
@@ -72,6 +79,7 @@ def test_keys_of_services_are_masked_by_their_form() -> None:
         "python train.py --tokenizer bert-base --steps 500",
         "step 3 loss 0.25",
         "if key == other:",
+        "first_pass=3 bypass: on forward_pass: 12ms",
     ],
 )
 def test_ordinary_texts_stay_as_they_are(text: str) -> None:
@@ -109,6 +117,8 @@ def test_tables_and_lists_are_masked_inside() -> None:
 def test_long_lines_take_no_time() -> None:
     line = "a" * 300_000 + " KEY" + "_" * 300_000
     assert Masker().text(line) == line
+    for word in ("key", "--key"):  # as in a long word of base64
+        assert Masker().text(word * 100_000) == word * 100_000
 
 
 @pytest.mark.parametrize(

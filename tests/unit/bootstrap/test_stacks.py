@@ -92,6 +92,8 @@ def test_processes_that_are_stopped_or_show_nothing_are_named() -> None:
         "worker:1 on n1 is stopped by a signal (state T)",
         "worker:2 on n2 shows no stack: py-spy is not installed",
     ]
+    of_no_file = job(a='Thread 0x01 (most recent call first):\n  File "<string>", line 1 in <module>\n')  # python -c
+    assert said(of_no_file) == ["worker:0 on n0 shows no stack: none of its threads runs code of a file"]
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,7 @@ I0000 00:00:1730.1    1234 gpu_device.cc:2022] Created device /job:localhost/rep
 F0000 00:00:1795801395.635739   17122 cpu_feature_guard.cc:227] The TensorFlow library was compiled to use AVX512F, bu
 Traceback (most recent call last):
 ValueError: To enable the following instructions: none
+To enable the following instructions: see page 3
 
 """
 

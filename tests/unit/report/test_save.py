@@ -31,6 +31,9 @@ def test_other_files_are_not_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "train.py").read_text() == "import x\n"
     with pytest.raises(UsageError, match="is a folder"):
         save(tmp_path, TEXT)
+    with pytest.raises(UsageError, match="is not a regular file"):  # a device even with --force
+        save(tmp_path / "fifo", TEXT, force=True)
+    assert (tmp_path / "fifo").is_fifo()
 
 
 def test_folder_that_does_not_exist(tmp_path: Path) -> None:

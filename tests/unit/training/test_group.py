@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,7 @@ def test_share_is_every_nth_example_of_all_parts_of_the_data() -> None:
     assert together(2, lambda group: group.share([x, y])) == [[x[0::2], y[0::2]], [x[1::2], y[1::2]]]
     assert together(2, lambda group: group.share([1, 2, 3])) == [[1, 3], [2]]
     assert together(1, lambda group: group.share(x)) == [x]
+    assert together(2, lambda group: group.share([Fraction(1), Fraction(2)])) == [[1], [2]]  # as scalars of NumPy
 
 
 @pytest.mark.parametrize(
@@ -254,8 +256,9 @@ def test_share_is_every_nth_example_of_all_parts_of_the_data() -> None:
         ({1, 2}, "group.share() cannot divide data of type set"),
         (3, "group.share() cannot divide data of type int"),
         (Batches(), "group.share() cannot divide data of type Batches"),
+        ("train.csv", "group.share() cannot divide data of type str"),
     ],
-    ids=["fewer than members", "iterator", "set", "number", "PyDataset"],
+    ids=["fewer than members", "iterator", "set", "number", "PyDataset", "name of a file"],
 )
 def test_data_that_cannot_be_shared_are_refused(data: object, what: str) -> None:
     assert [error.what for error in failures(2, lambda group: group.share(data))] == [what] * 2
