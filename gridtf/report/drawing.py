@@ -10,6 +10,7 @@ from gridtf.values import Value
 
 _STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+_TINY = 1e-305  # below it, floats lose digits
 _WAIT = 0.12  # the largest part of an axis that one wait takes
 
 
@@ -137,9 +138,9 @@ def scale(low: float, high: float, count: int = 4) -> list[float]:
         high: The largest value.
         count: About how many there shall be.
     """
-    if high - low <= 1e-9 * max(abs(low), abs(high)):  # as good as constant
-        high = low + (abs(low) or 1.0)
-    rough = (high - low) / count
+    if high - low <= max(1e-9 * max(abs(low), abs(high)), _TINY):  # as good as constant
+        high = low + (abs(low) if abs(low) > _TINY else 1.0)
+    rough = high / count - low / count  # the difference itself may be too large for a float
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -166,5 +167,6 @@ def _curve() -> Curve:
 
 def _numbers(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     for name, value in values.items():
-        if value in _NOT_FINITE or (isinstance(value, int | float) and not isinstance(value, bool)):
+        number = isinstance(value, int | float) and not isinstance(value, bool) and not abs(value) > sys.float_info.max
+        if number or value in _NOT_FINITE:
             yield name, float(value)

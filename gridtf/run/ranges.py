@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping, Sequence
 
 
 def of_values(values: Mapping[str, object]) -> dict[str, list[float]]:
     """The ranges of values that were reported once; without those that are no finite numbers."""
     numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
-    return {name: [value, value] for name, value in numbers.items() if math.isfinite(value)}
+    return {name: [value, value] for name, value in numbers.items() if abs(value) <= sys.float_info.max}
 
 
 def together(*found: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:

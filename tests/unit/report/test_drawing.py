@@ -58,6 +58,7 @@ def test_job_that_only_waits_has_an_axis() -> None:
     [
         *((0, 1), (0, 0), (5, 5), (-3, -3), (0.001, 0.0017), (-1e9, 1e12), (0, 100), (97, 99)),
         *((0, 4e-14), (1e-300, 3e-300), (0.3, math.nextafter(0.3, 1)), (1e20, math.nextafter(1e20, math.inf))),
+        *((0, 5e-324), (5e-324, 5e-324), (-1e308, 1e308), (0, 1e308)),
     ],
 )
 def test_scale_holds_the_values(low: float, high: float) -> None:
