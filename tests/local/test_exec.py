@@ -85,6 +85,8 @@ def test_command_has_the_environment_the_folder_and_the_exit_code(two: LaunchedJ
     missing = run(two, "nosuchprogram")
     assert (missing.returncode, missing.stdout) == (127, b"")
     assert missing.stderr.startswith(b"gridtf: command not found: nosuchprogram (PATH=")
+    assert run(two, "true", "--token", "a1b2c3d4").returncode == 0
+    assert [event["text"] for event in recorded(two, 8)[-2:]] == ["true --token '••••••'"] * 2
     assert two.process.poll() is None
     assert not [path.name for path in two.attempt.path.iterdir() if "exec" in path.name]
 

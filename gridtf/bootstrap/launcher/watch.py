@@ -152,10 +152,12 @@ class Watch:
 
     def _start_beside(self, request: Record) -> None:
         """Pass the request for a command beside a task on to the task's host, which answers it."""
+        from gridtf.secrets import Masker  # few jobs need it
+
         host = next((task.host for task in self._tasks if task.name == request["task"]), None)
         if host is not None:
-            commands, text = self._hosts.reports.commands, shlex.join(request["command"])[:_LONGEST_COMMAND]
-            about = {"task": request["task"], "host": host, "user": request["user"], "text": text}
+            commands, text = self._hosts.reports.commands, shlex.join(Masker().words(request["command"]))
+            about = {"task": request["task"], "host": host, "user": request["user"], "text": text[:_LONGEST_COMMAND]}
             commands[request["id"]] = about, request
             self._reporter.note("exec", **about)
             orders = {name: order for name, (where, order) in commands.items() if where["host"] == host}
