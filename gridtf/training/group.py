@@ -188,7 +188,8 @@ class Group:
         It attaches the model with its optimizer when training begins (after the first batch where that builds the
         model), makes a step after each batch, of weight 1, and finishes at the end of the last epoch. What Keras does
         to the weights after that, with ``use_ema`` or ``restore_best_weights``, each member does by itself; when the
-        last callback has ended, all get the leader's values.
+        last callback has ended, all get the leader's values. After each batch it reports the steps of the optimizer,
+        loss and metrics, as ``gridtf.progress`` does.
 
         Returns:
             A ``keras.callbacks.Callback``.
