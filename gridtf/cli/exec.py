@@ -109,7 +109,7 @@ def _terminal(relay: Relay, *, raw: bool) -> Iterator[None]:
     for number in _ENDS:
         signal.signal(number, end)
     try:
-        if raw:  # keys that nobody reads, Ctrl-C among them, must do here what they always do
+        if raw:  # without -i no key is passed on, and Ctrl-C must do here what it always does
             tty.setraw(0, termios.TCSADRAIN)  # what was typed meanwhile is for the command
         resized()
         yield

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gridtf.schedulers.api import Plan
 
 
-_DEFAULT = "default"  # the source of values that nobody has set
+_DEFAULT = "default"  # the source of values that were not given
 _MASK = "***"  # in ASCII, which every terminal shows
 
 
@@ -40,7 +40,7 @@ def parser(table: Table | None = None, **more: Any) -> Parser:
     )
     made = new_parser("render", "[JOBFILE] [options] -- command …", examples, **more)
     made.add_argument("--json", action="store_true", help="print JSON: the request, the script, where values come from")
-    made.add_argument("--defaults", action="store_true", help="show the values that nobody has set as well")
+    made.add_argument("--defaults", action="store_true", help="show the default values as well")
     add_job_options(made, schedulers.job_options() if table is None else table)
     return made
 

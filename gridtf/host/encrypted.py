@@ -80,7 +80,7 @@ def identity() -> tuple[bytes, str]:
 
 
 def context(own: bytes, other: str, *, server: bool) -> ssl.SSLContext:
-    """What a process needs to connect to the owner of one certificate, and to nobody else.
+    """What a process needs to connect to the owner of one certificate alone.
 
     Args:
         own: The key and the certificate of this process, as identity returns them.

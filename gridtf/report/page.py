@@ -39,7 +39,8 @@ def of_job(run: RunDir, now: float) -> str:
         RunDirError: When the run directory cannot be listed.
     """
     material = gather(run, now)
-    return _render("job.html.j2", masker_of(material), **_of_job(material))
+    masker = masker_of(material)
+    return _render("job.html.j2", masker, **_of_job(material, masker))
 
 
 def of_two(first: RunDir, second: RunDir, now: float) -> str:
@@ -54,7 +55,7 @@ def of_two(first: RunDir, second: RunDir, now: float) -> str:
         RunDirError: When a run directory cannot be listed.
     """
     both = gather(first, now), gather(second, now)
-    settings = [settings_of(material) for material in both]
+    settings = [settings_of(material, masker_of(material)) for material in both]
     differing, same = compare.settings(*({row.key: row.value for row in rows} for rows in settings))
     return _render(
         "compare.html.j2",
@@ -98,9 +99,9 @@ class Setting(Value):
     masked: bool
 
 
-def settings_of(material: Material) -> list[Setting]:
+def settings_of(material: Material, masker: Masker) -> list[Setting]:
     """The specification of a job, a row for each value that is not a default."""
-    masker, sources = masker_of(material), material.job.get("sources", {})
+    sources = material.job.get("sources", {})
     made = []
     for key, name, value in _flat(material.spec):
         shown = masker.value(name, value)
@@ -159,9 +160,9 @@ def _identity(material: Material) -> dict[str, Any]:
     }
 
 
-def _of_job(material: Material) -> dict[str, Any]:
+def _of_job(material: Material, masker: Masker) -> dict[str, Any]:
     view, attempts, usage = material.view, material.attempts, material.usage
-    settings = settings_of(material)
+    settings = settings_of(material, masker)
     events = material.told[-1].events if material.told else ()
     # the first cause may be one of these: it had failed, and was slow to end
     stopped = {event.get("task") for event in events if event.get("state") == TaskState.STOPPED}
@@ -186,7 +187,7 @@ def _of_job(material: Material) -> dict[str, Any]:
         "resources": figures.requested(material),
         "settings": [row for row in settings if not row.key.startswith("env.")],
         "environment": [row for row in settings if row.key.startswith("env.")],
-        "command": _joined(masker_of(material).words(material.submitted.get("command", ()))),
+        "command": _joined(masker.words(material.submitted.get("command", ()))),
         "script": material.script,
         "private": "job.json" in material.hidden,
         "versions": figures.versions(material),

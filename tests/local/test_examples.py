@@ -60,6 +60,12 @@ def test_example_reaches_its_accuracy(example: str, tmp_path: Path) -> None:
         assert done.stdout.splitlines()[-1:] == [stated], done.stderr
 
 
+def run(command: list[str], folder: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder, with the environment of these tests."""
+    environ = environment(tmp_path)
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=_LIMIT, check=False)
+
+
 def programs(door: str) -> list[str]:
     """The Python blocks below this heading of docs/training.md."""
     page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
@@ -73,20 +79,18 @@ def test_keras_script_with_fit_trains_alone_and_on_two_workers(tmp_path: Path) -
     changed = [line for line in program.splitlines() if re.search("gridtf|group|training", line)]
     assert [line.partition("  # ")[2][:1] for line in changed] == ["1", "2", "3", "o"], changed  # "one task writes …"
     saving = program.partition("model.fit(")[0] + end
-    run = [sys.executable, "-m", "gridtf", "run", "--workers", "2", "--tasks-per-node", "2", "--name", "two", "--"]
+    two = [sys.executable, "-m", "gridtf", "run", "--workers", "2", "--tasks-per-node", "2", "--name", "two", "--"]
     alone = [sys.executable, "train.py"]
     for folder, script, command in (
         ("a", program, alone),
-        ("b", program, [*run, *alone]),
+        ("b", program, [*two, *alone]),
         ("c", saving, alone),
-        ("d", saving, [*run, *alone]),
+        ("d", saving, [*two, *alone]),
     ):
         here = tmp_path / folder
         here.mkdir()
         (here / "train.py").write_text(script, encoding="utf-8")
-        done = subprocess.run(
-            command, cwd=here, env=environment(tmp_path), capture_output=True, text=True, timeout=_LIMIT, check=False
-        )
+        done = run(command, here, tmp_path)
         logs = {path.name: path.read_text() for path in here.glob("gridtf-runs/*/attempt-1/logs/worker-*.log")}
         output = "".join(logs.values()) or done.stdout
         assert done.returncode == 0, done.stderr + output
@@ -111,15 +115,7 @@ def test_loop_of_ones_own_trains_on_two_workers_and_alone(tmp_path: Path) -> Non
     alone = [sys.executable, "train.py"]
     together = [sys.executable, "-m", "gridtf", "run", "--workers", "2", "--tasks-per-node", "2", "--", *alone]
     for command, workers in ((alone, 1), (together, 2)):
-        done = subprocess.run(
-            command,
-            cwd=tmp_path,
-            env=environment(tmp_path),
-            capture_output=True,
-            text=True,
-            timeout=_LIMIT,
-            check=False,
-        )
+        done = run(command, tmp_path, tmp_path)
         logs = "".join(log.read_text() for log in tmp_path.glob("gridtf-runs/*/attempt-1/logs/worker-*.log"))
         output = logs or done.stdout
         assert done.returncode == 0, done.stderr + output
@@ -135,15 +131,7 @@ def test_old_program_with_flags_trains_by_the_line_of_the_page(tmp_path: Path) -
     page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8").replace("\\\n", "")
     line = re.findall(r"^gridtf submit (.*--ps_hosts.*)$", page, re.MULTILINE)[0]
     words = shlex.split(line.replace("-- python ", f"--tasks-per-node 3 -- {shlex.quote(sys.executable)} "))
-    done = subprocess.run(
-        [sys.executable, "-m", "gridtf", "run", *words],
-        cwd=tmp_path,
-        env=environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=_LIMIT,
-        check=False,
-    )
+    done = run([sys.executable, "-m", "gridtf", "run", *words], tmp_path, tmp_path)
     logs = "".join(log.read_text() for log in tmp_path.glob("gridtf-runs/*/attempt-1/logs/*.log"))
     assert done.returncode == 0, done.stderr + logs
     losses = [float(loss) for loss in re.findall(r"step \d+, loss (\S+)", logs)]

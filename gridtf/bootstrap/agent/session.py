@@ -62,7 +62,7 @@ def serve(order: Record, program: Program | None, answer: Path, where: Record) -
 
 
 def meet(listener: socket.socket, context: ssl.SSLContext, deadline: float) -> ssl.SSLSocket | None:
-    """Wait for the one whose certificate is known; what others send, or do not send, keeps nobody waiting.
+    """Wait for the user whose certificate is known; no other connection, talking or silent, delays that one.
 
     Args:
         listener: Where they connect.
@@ -70,11 +70,11 @@ def meet(listener: socket.socket, context: ssl.SSLContext, deadline: float) -> s
         deadline: Until when to wait, by the monotonic clock.
 
     Returns:
-        The connection; None where nobody has come.
+        The connection; None where the user has not come.
     """
     visitors: list[ssl.SSLSocket] = []
-    friend = None
-    while friend is None and (left := deadline - time.monotonic()) > 0:
+    user = None
+    while user is None and (left := deadline - time.monotonic()) > 0:
         readable, _, _ = select.select([listener, *visitors], [], [], left)
         if listener in readable:
             with contextlib.suppress(OSError):  # it is gone again
@@ -84,10 +84,10 @@ def meet(listener: socket.socket, context: ssl.SSLContext, deadline: float) -> s
         for one in {*visitors} & {*readable}:
             try:
                 one.do_handshake()
-                friend = one
+                user = one
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 continue
-            except OSError:  # somebody else
+            except OSError:  # another process
                 one.close()
             visitors.remove(one)
         for late in visitors[:-_MOST_VISITORS]:
@@ -95,7 +95,7 @@ def meet(listener: socket.socket, context: ssl.SSLContext, deadline: float) -> s
             visitors.remove(late)
     for one in visitors:
         one.close()
-    return friend
+    return user
 
 
 def _run(connection: ssl.SSLSocket, order: Record, program: Program) -> int:

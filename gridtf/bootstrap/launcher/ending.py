@@ -210,7 +210,7 @@ class Ending:
         return Verdict(JobState.FAILED, "the tasks were ended, and no agent has reported why")
 
     def _of_user(self) -> Verdict | None:
-        """The verdict on a job that a user has cancelled with gridtf; None: nobody has."""
+        """The verdict on a job that a user has cancelled with gridtf; None: no user has."""
         cancelled = None
         with contextlib.suppress(GridtfError):
             cancelled = read_record(self._job.run.cancelled, recordtypes.Cancelled, own=True)
