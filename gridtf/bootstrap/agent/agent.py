@@ -261,7 +261,7 @@ class Agent(Fields):
             changed |= supervisor.restart()
             changed |= quiet.look(supervisor.running())
             changed |= own_folders.look(supervisor.running())
-            talk.send_samples(self._sampler.look(supervisor.running()))
+            talk.send_samples(self._sampler.look(supervisor.tasks.values()))
             if start.fence is not None:
                 start.fence.keep()
             talk.report(now=changed)

@@ -21,6 +21,7 @@ from gridtf.bootstrap.system import System
 from gridtf.bootstrap.wire.helper import Helper
 from gridtf.host import processes
 from gridtf.run.rundir import Record
+from gridtf.states import TaskState
 
 if TYPE_CHECKING:
     from gridtf.host.usage import HostUse, ProcessUse
@@ -76,12 +77,12 @@ class Sampler:
         """Start the process if that is due, and take what it has found out.
 
         Args:
-            tasks: The tasks that run.
+            tasks: All tasks: a sample may be of one that has ended since.
 
         Returns:
             Messages for the launcher, of the kind messages.SAMPLE.
         """
-        running = {task.name: task.pid for task in tasks if task.pid}
+        running = {task.name: task.pid for task in tasks if task.pid and task.state == TaskState.RUNNING}
         now = self._system.monotonic()
         if not self._interval:
             return []

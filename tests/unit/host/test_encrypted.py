@@ -256,7 +256,8 @@ def _ended(descriptor: int) -> bool:
         return False
 
 
-def test_sender_waits_for_a_reader_that_does_not_read() -> None:
+def test_sender_waits_for_a_reader_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encrypted, "_STEP", 0.01)
     with pair() as (one, other), Path("/dev/zero").open("rb") as zeros:
         takes, taken = os.pipe()
         os.set_blocking(taken, False)
@@ -272,7 +273,8 @@ def test_sender_waits_for_a_reader_that_does_not_read() -> None:
         os.close(taken)
 
 
-def test_user_who_is_gone_is_missed_although_the_command_reads_nothing() -> None:
+def test_user_who_is_gone_is_missed_although_the_command_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encrypted, "_STEP", 0.01)
     with pair() as (one, other), Path("/dev/zero").open("rb") as zeros:
         takes, taken = os.pipe()
         os.set_blocking(taken, False)
