@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,26 @@ def test_job_leaves_its_events_samples_and_times_of_its_logs(launch: Launch, tmp
     log = job.attempt.task_log("worker", 0).stat().st_size
     ends = [line["offset"] + sum(line["then"][1::2]) for line in times if line["task"] == "worker:0"]
     assert 0 < ends[-1] <= log
+
+
+def test_sample_of_a_task_that_has_ended_since_has_its_step(launch: Launch, tmp_path: Path) -> None:
+    program = PROGRAM.replace('"enough"', '"enough" + os.environ["GRIDTF_TASK_INDEX"]').replace("import", "import os,", 1)
+    (tmp_path / "train.py").write_text(program)
+    job = launch(sys.executable, "train.py", **TWO)
+    tasks = job.running("worker:0", "worker:1")
+    until(lambda: "step" in newest(job)["tasks"].get("worker:0", {}), "a step", 60)
+    agent = next(iter(procfs.ancestors(tasks["worker:0"])))
+    os.kill(agent, signal.SIGSTOP)  # so that it hears of samples and of the end at once
+    time.sleep(2 * TWO["sample_interval"])
+    (tmp_path / "enough0").touch()
+    until(lambda: procfs.state(tasks["worker:0"]) == "Z", "the end of worker:0", 60)
+    os.kill(agent, signal.SIGCONT)
+    until(lambda: job.tasks()["worker:0"]["state"] == "COMPLETED", "its end in the records", 60)
+    (tmp_path / "enough1").touch()
+    assert job.verdict()["state"] == "COMPLETED"
+    used = [sample["tasks"].get("worker:0", {}) for sample in history.samples(job.run).more()]
+    with_step = ["step" in task for task in used if task]
+    assert with_step == sorted(with_step)  # none lacks it once there is one
 
 
 def test_job_goes_on_when_its_sampler_is_killed_or_stopped(launch: Launch, tmp_path: Path) -> None:

@@ -101,14 +101,6 @@ def test_sample_shows_what_a_task_uses_and_when_it_has_printed(busy: TaskProcess
     assert "worker:0" in ended(sampler, pid, busy)[-1]["sample"]["tasks"]
 
 
-def test_sample_of_a_task_that_has_ended_since_has_its_step(busy: TaskProcess) -> None:
-    sampler, _, pid = begin(busy)
-    busy.progress = {"step": 7, "values": {}, "time": time.time()}
-    busy.state = TaskState.COMPLETED
-    assert wait_for(lambda: sampler.look([busy]))["sample"]["tasks"]["worker:0"]["step"] == 7
-    ended(sampler, pid, busy)
-
-
 def test_killed_sampler_is_started_again_after_a_minute(busy: TaskProcess) -> None:
     sampler, system, pid = begin(busy)
     os.kill(pid, signal.SIGKILL)
