@@ -98,8 +98,8 @@ def test_job_leaves_its_events_samples_and_times_of_its_logs(launch: Launch, tmp
 
 
 def test_sample_of_a_task_that_has_ended_since_has_its_step(launch: Launch, tmp_path: Path) -> None:
-    program = PROGRAM.replace('"enough"', '"enough" + os.environ["GRIDTF_TASK_INDEX"]').replace("import", "import os,", 1)
-    (tmp_path / "train.py").write_text(program)
+    each_of_its_own = PROGRAM.replace('"enough"', '"enough" + os.environ["GRIDTF_TASK_INDEX"]')
+    (tmp_path / "train.py").write_text(f"import os\n{each_of_its_own}")
     job = launch(sys.executable, "train.py", **TWO)
     tasks = job.running("worker:0", "worker:1")
     until(lambda: "step" in newest(job)["tasks"].get("worker:0", {}), "a step", 60)
