@@ -35,9 +35,9 @@ RANKS = "from mpi4py import MPI\nprint(MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)
 # The gradient of rank N is (N, 1); the mean over 16 ranks is (7.5, 1).
 GRADIENTS = """
 import os
-from mpi4py import MPI
 import numpy as np
 import tensorflow as tf
+from mpi4py import MPI  # last, since ranks that wait for others keep the processors busy
 
 world = MPI.COMM_WORLD
 weights = tf.Variable([1.0, 2.0])
@@ -111,7 +111,7 @@ def submit(
     (bed.home() / "program.py").write_text(program)
     modules = found.pop("PYTHONPATH")
     words = [f"--env=PYTHONPATH={modules}", *(f"--env={name}={text}" for name, text in found.items() if name != "PATH")]
-    line = f"--setup=export PATH={found['PATH']}"
+    line = f"--setup=export PATH={shlex.quote(found['PATH'])}"
     how = (*where[bed.kind], "--mpi", "--gpus-per-task", "0", line, *words, *options)
     return ClusterJob(bed, "--scheduler", bed.kind, *how, "--", "python", "program.py", *arguments)
 
@@ -246,7 +246,7 @@ def test_world_of_a_hand_written_script(bed: Bed) -> None:
 def test_another_mpi_than_the_program_s_ends_the_job_with_that_reason(slurm: Bed) -> None:
     found = variables(MPICH, slurm.path)
     need = variables(OPEN_MPI, slurm.path)
-    line = f"--setup=export PATH={need['PATH']} LD_LIBRARY_PATH={found['LD_LIBRARY_PATH']}"
+    line = f"--setup=export PATH={shlex.quote(need['PATH'])} LD_LIBRARY_PATH={shlex.quote(found['LD_LIBRARY_PATH'])}"
     (slurm.home() / "program.py").write_text(FAULTS.replace("world.Barrier()", ""))
     words = ("--nodes", "2", "--gpus-per-task", "0", "--mpi", line, f"--env=PYTHONPATH={found['PYTHONPATH']}")
     job = ClusterJob(slurm, "--scheduler", "slurm", *words, "--", "python", "program.py", "wait")
