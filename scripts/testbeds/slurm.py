@@ -30,6 +30,8 @@ _PACKAGES = {
     "munged": "munge",
     "ip": "iproute2",
     "nft": "nftables",
+    # for srun --mpi=pmix: the plugin, which daemons load as they start, opens the library by this name
+    f"/usr/lib/{os.uname().machine}-linux-gnu/pmix2/lib/libpmix.so": "libpmix-dev",
 }
 HOSTS = ADDRESSES
 ABOUT = "Slurm: a login host, a controller, four hosts with four pretended GPUs each, and one without"
