@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 import subprocess
@@ -25,7 +26,7 @@ def check(result: dict[str, Any], *private: str) -> None:
 
 
 def record(result: dict[str, Any]) -> None:
-    """Keep a result, with the commit; what is not committed does not count as tested."""
+    """Keep a result, with the commit, and show it in the reference; what is not committed does not count as tested."""
     git = ["git", "-C", str(CHECKOUT)]
     others = [":!tests/recorded/tested", ":!docs/reference.md", ":!tests/durations.json"]
     changed = subprocess.run(
@@ -37,3 +38,9 @@ def record(result: dict[str, Any]) -> None:
     name = re.sub(r"[^a-z0-9.]+", "-", f"{result['scheduler']} {result['version']}".lower()).strip("-")
     text = json.dumps({**result, "commit": head.stdout.strip()}, indent=1)
     (FOLDER / f"{name}.json").write_text(f"{text}\n", encoding="utf-8")
+    import reference  # of scripts, which is not on the path of all that use this module
+
+    page = CHECKOUT / "docs/reference.md"
+    with page.open(encoding="utf-8") as old:
+        fcntl.flock(old, fcntl.LOCK_EX)  # the suite may pass on two schedulers at the same time
+        page.write_text(reference.page(page.read_text(encoding="utf-8")), encoding="utf-8")
