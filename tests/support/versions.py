@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import pytest
 
-# Files, or tests: those that have found a fault of gridtf on another version, and one training.
+# Files, or tests: those that have found a fault of gridtf on another version; test_scripts.py trains.
 MATRIX = (
     "tests/cluster/test_doctor.py",
     "tests/cluster/test_jobs.py",
     "tests/cluster/test_probe.py::test_probe_of_a_cluster_in_order_has_no_fault_and_leaves_nothing",
-    "tests/cluster/test_restarts.py::test_training_goes_on_from_its_checkpoint_on_a_spare_host_and_becomes_as_good",
     "tests/cluster/test_scripts.py",
     "tests/cluster/test_slurm_allocations.py",
     "tests/cluster/test_slurm_faults.py",
