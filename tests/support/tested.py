@@ -34,13 +34,13 @@ def record(result: dict[str, Any]) -> None:
     )
     assert not changed.stdout, f"a result is that of a commit, but there are changes:\n{changed.stdout}"
     head = subprocess.run([*git, "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True, check=True)
+    import reference  # of scripts, which is not on the path of all that use this module
+
     FOLDER.mkdir(exist_ok=True)
     name = re.sub(r"[^a-z0-9.]+", "-", f"{result['scheduler']} {result['version']}".lower()).strip("-")
     text = json.dumps({**result, "commit": head.stdout.strip()}, indent=1)
     (FOLDER / f"{name}.json").write_text(f"{text}\n", encoding="utf-8")
-    import reference  # of scripts, which is not on the path of all that use this module
-
     page = CHECKOUT / "docs/reference.md"
-    with page.open(encoding="utf-8") as old:
-        fcntl.flock(old, fcntl.LOCK_EX)  # the suite may pass on two schedulers at the same time
+    with page.open(encoding="utf-8") as locked:
+        fcntl.flock(locked, fcntl.LOCK_EX)  # the suite may pass on two schedulers at the same time
         page.write_text(reference.page(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 
-class LoneKeras:
+class KerasWithoutSklearn:
     """A finder of modules that hides scikit-learn from Keras alone."""
 
     @staticmethod
@@ -24,7 +24,7 @@ class LoneKeras:
 
 
 def begin() -> None:
-    sys.meta_path.insert(0, LoneKeras)
+    sys.meta_path.insert(0, KerasWithoutSklearn)
 
 
 def _importer() -> str:
