@@ -42,7 +42,7 @@ bootstrap:
 bootstrap.system: host run
 bootstrap.wire: bootstrap.system errors host run
 bootstrap.plan: bootstrap.system contract errors host jobspec run schedulers text values
-bootstrap.judge: bootstrap.plan bootstrap.system contract errors host jobspec run schedulers states text values
+bootstrap.judge: bootstrap.plan bootstrap.system contract errors files host jobspec run schedulers states text values
 bootstrap.agent: gridtf bootstrap.judge bootstrap.plan bootstrap.system bootstrap.wire contract errors files host
     jobspec run schedulers states text values
 bootstrap.launcher: bootstrap.agent bootstrap.judge bootstrap.plan bootstrap.system bootstrap.wire errors host

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from time import localtime, strftime
 
+from gridtf import files
 from gridtf.bootstrap.judge.progress import MOST_IDLE, Progress, output_dir, reached
 from gridtf.bootstrap.judge.verdict import Verdict
 from gridtf.bootstrap.plan.launchedjob import LaunchedJob
@@ -13,7 +14,7 @@ from gridtf.errors import GridtfError
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run import recordtypes
-from gridtf.run.rundir import BY_HAND, Attempt, Record, RunDir, read_record
+from gridtf.run.rundir import Attempt, Record, RunDir, read_record
 from gridtf.schedulers.api import Scheduler
 from gridtf.text import counted
 from gridtf.values import Value
@@ -195,6 +196,6 @@ def _before(attempt: Attempt) -> Chain:
 
 
 def _can_be_resumed(run: RunDir) -> bool:
-    """Whether gridtf has submitted the job, and not as a job array."""
-    submitted = read_record(run.submitted, recordtypes.Submitted, own=True)
-    return submitted is not None and submitted.get("command") != [BY_HAND]
+    """Whether gridtf has submitted the job, and not as a job array: it has written the script before it submitted it,
+    and submitted.json perhaps not yet."""
+    return files.is_file(run.script)

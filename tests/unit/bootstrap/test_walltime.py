@@ -15,7 +15,7 @@ from gridtf.bootstrap.plan.launchedjob import LaunchedJob
 from gridtf.errors import SchedulerError
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
-from gridtf.run.rundir import BY_HAND, Record, RunDir, write_record
+from gridtf.run.rundir import BY_HAND, Record, RunDir, write_record, write_text
 from gridtf.schedulers.local import LocalScheduler
 from gridtf.schedulers.local.injob import LocalInJob
 from gridtf.states import AGAIN_CODE, ENDED, JobState, exit_code
@@ -160,7 +160,7 @@ class Saved:
     def __init__(self, folder: Path, **values: Any) -> None:
         self.run = RunDir(folder / "run")
         self.run.path.mkdir()
-        write_record(self.run.submitted, {"scheduler": "local", "job_id": "4711", "command": ["bash", "job.sh"]})
+        write_text(self.run.script, "gridtf_run\n")
         self.spec = job(**ENDS, **values)
 
     def attempt(self, step: int) -> Verdict:
@@ -206,6 +206,7 @@ def test_job_without_continuations_is_told_how_to_resume(tmp_path: Path) -> None
 
 def test_job_that_gridtf_did_not_submit_is_not_told_of_resume(tmp_path: Path) -> None:
     saved = Saved(tmp_path)
+    saved.run.script.unlink()
     write_record(saved.run.submitted, {"scheduler": "local", "job_id": "4711", "command": [BY_HAND]})
     assert saved.attempt(1).hint == "old"
 
