@@ -81,11 +81,12 @@ def run(arguments: Namespace) -> int:
 
 
 def _say_where_script_prints(run: RunDir) -> None:
-    from gridtf.observe import jobs, state
+    from gridtf.observe import jobs
+    from gridtf.run import registry
     from gridtf.run.rundir import listdir
 
     submitted = jobs.read_submitted(run)
-    if submitted and not state.own_script(submitted) and run.log.name not in listdir(run.path):
+    if submitted and not registry.own_script(submitted) and run.log.name not in listdir(run.path):
         output.message("gridtf: what a script with gridtf_run prints is in the file that sbatch or qsub made for it")
 
 

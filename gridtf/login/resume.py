@@ -11,7 +11,7 @@ from gridtf.errors import GridtfError, RunDirError
 from gridtf.jobspec.spec import JobSpec
 from gridtf.login import submission
 from gridtf.login.job import Job
-from gridtf.observe.state import JobView, own_script
+from gridtf.observe.state import JobView
 from gridtf.run import recordtypes, registry
 from gridtf.run.rundir import RunDir, is_ours, mark, owner, read_record
 from gridtf.states import JobState
@@ -42,7 +42,7 @@ def resume(job: Job) -> Job:
         raise RunDirError(f"the job in {job.run_dir} belongs to user {user}", hint=f"only {user} can resume it")
     record = read_record(job.run.job, recordtypes.Job, own=True)
     submitted = read_record(job.run.submitted, recordtypes.Submitted, own=True)
-    if record is None or submitted is None or not own_script(submitted):
+    if record is None or submitted is None or not registry.own_script(submitted):
         element = job.run_dir.parent == RunDir(job.run_dir.parent.parent).elements
         what = "is an element of a job array" if element else "was not submitted by gridtf"
         how = "submit it as a job of its own" if element else "start it again in the way it was started"

@@ -9,8 +9,9 @@ from typing import Any
 
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.tasktypes import KINDS, TASK_TYPES
+from gridtf.run import registry
 from gridtf.run.recordtypes import tasks_of
-from gridtf.run.rundir import BY_HAND, Record, RunDir
+from gridtf.run.rundir import Record, RunDir
 from gridtf.schedulers.api import JobStatus
 from gridtf.states import ENDED, JobState, TaskState, exit_code
 from gridtf.text import duration, some
@@ -289,12 +290,12 @@ def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -
         exit_code=verdict.get("exit_code", exit_code(standing.state)) if over else None,
         tasks=tasks,
         cause=_cause(records) if over else None,
-        in_queue=queue is not None and _has(queue) and own_script(submitted) and not records.joined,
+        in_queue=queue is not None and _has(queue) and registry.own_script(submitted) and not records.joined,
         unexplained=standing.unexplained,
         hosts=_hosts(records),
         expected=queue.expected if queue is not None and standing.state == JobState.PENDING else None,
         damaged=records.damaged,
-        submitted=submitted.get("time") if own_script(submitted) and not records.joined else None,
+        submitted=submitted.get("time") if registry.own_script(submitted) and not records.joined else None,
     )
 
 
@@ -307,15 +308,6 @@ def _cause(records: Records) -> Mapping[str, Any] | None:
 def _failed(elements: Mapping[str, Record | None]) -> dict[str, Record]:
     """The elements of a job array that have a verdict other than COMPLETED."""
     return {name: one for name, one in elements.items() if one and one.get("state") != JobState.COMPLETED}
-
-
-def own_script(submitted: Record) -> bool:
-    """Whether gridtf wrote the job script: one written by hand may continue after gridtf_run.
-
-    Args:
-        submitted: submitted.json.
-    """
-    return list(submitted.get("command", ()))[:1] != [BY_HAND]
 
 
 def _has(queue: JobStatus) -> bool:

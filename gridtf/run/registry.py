@@ -16,7 +16,17 @@ from pathlib import Path
 
 from gridtf import __version__, files
 from gridtf.errors import NotFoundError, ReplacedError, RunDirError, nearest
-from gridtf.run.rundir import Record, RunDir, is_ours, listdir, owner, read_private, read_record, write_record
+from gridtf.run.rundir import (
+    BY_HAND,
+    Record,
+    RunDir,
+    is_ours,
+    listdir,
+    owner,
+    read_private,
+    read_record,
+    write_record,
+)
 from gridtf.text import some
 from gridtf.values import Value
 
@@ -359,6 +369,15 @@ def submitted(spec: JobSpec, scheduler: str, command: Sequence[str], identity: R
         "command": list(command),
         **identity,
     }
+
+
+def own_script(submitted: Record) -> bool:
+    """Whether gridtf wrote the job script: one written by hand may continue after gridtf_run.
+
+    Args:
+        submitted: submitted.json.
+    """
+    return list(submitted.get("command", ()))[:1] != [BY_HAND]
 
 
 def who() -> Record:

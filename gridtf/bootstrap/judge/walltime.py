@@ -13,7 +13,7 @@ from gridtf.bootstrap.system import System
 from gridtf.errors import GridtfError
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
-from gridtf.run import recordtypes
+from gridtf.run import recordtypes, registry
 from gridtf.run.rundir import Attempt, Record, RunDir, read_record
 from gridtf.schedulers.api import Scheduler
 from gridtf.text import counted
@@ -196,6 +196,10 @@ def _before(attempt: Attempt) -> Chain:
 
 
 def _can_be_resumed(run: RunDir) -> bool:
-    """Whether gridtf has submitted the job, and not as a job array: it has written the script before it submitted it,
-    and submitted.json perhaps not yet."""
-    return files.is_file(run.script)
+    """Whether gridtf has submitted the job, and not as a job array.
+
+    It writes the script before, and submitted.json afterwards: a short job may end in between. A script that a user has
+    rendered into that place, and submitted, has a submitted.json from its start on.
+    """
+    submitted = read_record(run.submitted, recordtypes.Submitted, own=True) or {}
+    return files.is_file(run.script) and registry.own_script(submitted)

@@ -161,6 +161,7 @@ class Saved:
         self.run = RunDir(folder / "run")
         self.run.path.mkdir()
         write_text(self.run.script, "gridtf_run\n")
+        write_record(self.run.submitted, {"scheduler": "local", "job_id": "4711", "command": ["bash", "job.sh"]})
         self.spec = job(**ENDS, **values)
 
     def attempt(self, step: int) -> Verdict:
@@ -204,10 +205,25 @@ def test_job_without_continuations_is_told_how_to_resume(tmp_path: Path) -> None
     assert end.hint == "to continue with its checkpoints: gridtf resume 4711"
 
 
-def test_job_that_gridtf_did_not_submit_is_not_told_of_resume(tmp_path: Path) -> None:
+def test_job_that_ends_before_submitted_json_is_written_is_told_how_to_resume(tmp_path: Path) -> None:
     saved = Saved(tmp_path)
-    saved.run.script.unlink()
+    saved.run.submitted.unlink()
+    assert saved.attempt(1).hint == "to continue with its checkpoints: gridtf resume 4711"
+
+
+@pytest.mark.parametrize("rendered", [True, False], ids=["rendered by gridtf", "by hand"])
+def test_job_that_gridtf_did_not_submit_is_not_told_of_resume(tmp_path: Path, *, rendered: bool) -> None:
+    saved = Saved(tmp_path)
+    if not rendered:
+        saved.run.script.unlink()
     write_record(saved.run.submitted, {"scheduler": "local", "job_id": "4711", "command": [BY_HAND]})
+    assert saved.attempt(1).hint == "old"
+
+
+def test_element_of_an_array_is_not_told_of_resume(tmp_path: Path) -> None:
+    saved = Saved(tmp_path)
+    saved.run.script.unlink()  # it is in the run directory of the array, as submitted.json is
+    saved.run.submitted.unlink()
     assert saved.attempt(1).hint == "old"
 
 
