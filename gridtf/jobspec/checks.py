@@ -29,6 +29,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,62}")
 ID = re.compile(r"(?a)\d+([._]\d+)*")  # a name of this form cannot be told from the id of a job
 _MPI_TYPE = re.compile(r"[a-z][a-z0-9_]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _INTERFACE = re.compile(r"[!-.0-~]{1,15}")  # linux/if.h: IFNAMSIZ; no space, no slash
@@ -461,6 +462,37 @@ def _check_mpi(spec: JobSpec) -> None:
             raise SpecError(f"tasks.{name}.on_failure", "a rank alone cannot start again", hint=hint)
 
 
+# --- parameters, and what happens around a job
+
+
+def _check_params(spec: JobSpec) -> None:
+    params: object = spec.params
+    if not isinstance(params, Mapping):
+        raise SpecError("params", f"{spell(params)} is not a table", hint="write [params], and lr = 0.01 below it")
+    for name, value in params.items():
+        key = f"params.{name}"
+        if not isinstance(name, str) or not PARAMETER.fullmatch(name):
+            like = re.sub(r"^(?=[^A-Za-z_])|[^A-Za-z0-9_-]+", "_", str(name))
+            hint = f"use letters, digits, _ and -: {like}"
+            raise SpecError(key, f"{name!r} is not the name of a parameter", hint=hint)
+        finite = not isinstance(value, float) or abs(value) < float("inf")
+        if not isinstance(value, bool | int | float | str) or not finite:
+            what = f"{spell(value)} is neither a number nor a text, nor true or false"
+            raise SpecError(key, what, hint="several values of one parameter are a sweep: write them in [sweep]")
+        if isinstance(value, str) and any(ord(char) < 32 for char in value):
+            raise SpecError(key, f"{value!r} contains a control character", hint="leave out newlines and tabs")
+
+
+def _check_around(spec: JobSpec) -> None:
+    for key in ("host_setup", "stage", "on", "after", "after_any", "after_failed"):
+        for item in getattr(spec, key):
+            check_text(key, item)
+    snapshot: object = spec.snapshot
+    if not isinstance(snapshot, bool):
+        what = f"{spell(snapshot)} is neither true nor false"
+        raise SpecError("snapshot", what, hint="write snapshot = true, or leave it out")
+
+
 # --- program, network, container
 
 
@@ -544,4 +576,7 @@ def _check_container(spec: JobSpec) -> None:
         raise SpecError("container_command", "it has no {bind} for container_binds", hint=hint)
 
 
-CHECKS = (_check_types, _check_texts, _check_sizes, _check_tasks, _check_program, _check_network, _check_container)
+CHECKS = (
+    *(_check_types, _check_params, _check_texts, _check_sizes, _check_tasks),
+    *(_check_around, _check_program, _check_network, _check_container),
+)

@@ -36,6 +36,7 @@ from gridtf.jobspec.checks import check_strings, need_program, spell
 from gridtf.jobspec.jobfile import JOB_FILE, no_job_file, refuse_other_kinds
 from gridtf.jobspec.layers import ARGS, BINDS, COMMAND, COMMAND_LINE, File, Given, Layer, Reader, Sourced, flat
 from gridtf.jobspec.options import OPTIONS, Key, Table
+from gridtf.jobspec.params import parameter
 from gridtf.jobspec.spec import JobSpec
 from gridtf.text import plain
 from gridtf.values import Value, fields
@@ -65,6 +66,8 @@ class Configured(Value):
             has named the template.
         notes: Messages for the user, one line each.
         partitions: Partition or queue with a table of its own in the site's or the user's file -> its source.
+        sweep: Key -> value of the job file's ``[sweep]``.
+        steps: The names of the job file's ``[steps]``, in its order.
     """
 
     spec: JobSpec
@@ -72,6 +75,8 @@ class Configured(Value):
     trusted: frozenset[int] | None = None
     notes: tuple[str, ...] = ()
     partitions: Mapping[str, str] = {}
+    sweep: Mapping[str, Sourced] = {}
+    steps: tuple[str, ...] = ()
 
     def source(self, key: str) -> str:
         """The source of a value, as in a message; "the defaults" without one."""
@@ -173,17 +178,19 @@ def configure(
     job = File({})
     if jobfile is not None:
         refuse_other_kinds(cwd / jobfile, jobfile)
-        job = reader.file(cwd / jobfile, jobfile, no_job_file(jobfile, cwd), named=named)
+        job = reader.file(cwd / jobfile, jobfile, no_job_file(jobfile, cwd), named=named, is_job=True)
         if ("chdir",) not in job.layer:
             # lowest precedence: any explicit chdir overrides the job file's folder
             general.insert(0, File({("chdir",): Sourced(str((cwd / jobfile).parent), f"the folder of {jobfile}")}))
-    merged = _merge_files(general, job, [reader.variables(), flags])
+    above = _with_parameters([*general, job], [reader.variables(), flags])
+    merged = _merge_files(general, job, above)
     trusted = None
     if job.owner is not None and merged.get(_TEMPLATE) is job.layer.get(_TEMPLATE):
         trusted = frozenset({job.owner})
     made = _configured(merged, {option.key for option in table}, trusted, notes)
     tables = [table for file in general for table in file.partitions.items()]
-    made = made.replace(partitions={name: next(iter(keys.values())).source for name, keys in tables if keys})
+    partitions = {name: next(iter(keys.values())).source for name, keys in tables if keys}
+    made = made.replace(partitions=partitions, sweep=job.sweep, steps=tuple(job.steps))
     if use is Use.SUBMIT:
         _check_limits(made, general)
     try:
@@ -299,6 +306,26 @@ def forbidden_by_site(name: str, environ: Mapping[str, str]) -> str:
 
 
 # --- layers ---------------------------------------------------------------------------------------------------
+
+
+def _with_parameters(read: Sequence[File], above: Sequence[Layer]) -> list[Layer]:
+    """The layers of the variables and flags, where ``--set`` gives each parameter a value of the type it has in the
+    files; without any there, ``--set`` makes new ones."""
+    layers = [layer for file in read for layer in (file.layer, *file.profiles.values(), *file.steps.values())]
+    known = {key[1]: value.value for layer in layers for key, value in layer.items() if key[0] == "params"}
+    made: list[Layer] = []
+    for layer in above:
+        typed: Layer = {}
+        for key, value in layer.items():
+            if key[0] != "params":
+                typed[key] = value
+                continue
+            try:
+                typed[key] = Sourced(parameter(key[1], value.value, known), value.source)
+            except SpecError as error:
+                raise located(error, {".".join(key): value.source}) from None
+        made.append(typed)
+    return made
 
 
 def _check_limits(made: Configured, general: Sequence[File]) -> None:

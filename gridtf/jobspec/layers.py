@@ -58,6 +58,8 @@ class File(Value):
         profiles: Name -> the values of this profile.
         partitions: Name -> the values for jobs on this partition or queue.
         limits: Name -> limit, of the site file.
+        sweep: Key of ``[sweep]`` -> its value, of a job file.
+        steps: Name -> the values of this step, of a job file, in the order of the file.
     """
 
     layer: Layer
@@ -65,6 +67,8 @@ class File(Value):
     profiles: Mapping[str, Layer] = {}
     partitions: Mapping[str, Layer] = {}
     limits: Mapping[str, Limit] = {}
+    sweep: Mapping[str, Sourced] = {}
+    steps: Mapping[str, Layer] = {}
 
 
 class Reader(Value):
@@ -89,6 +93,7 @@ class Reader(Value):
         named: bool = True,
         unknown: dict[str, str] | None = None,
         is_site: bool = False,
+        is_job: bool = False,
     ) -> File:
         """Read a file.
 
@@ -99,6 +104,7 @@ class Reader(Value):
             named: Whether the user or the administrator named it; otherwise it must belong to this user or root.
             unknown: Collects a note for each unknown key, which is left out; None: an unknown key is an error.
             is_site: Whether it is the site's, which may have limits.
+            is_job: Whether it is a job file, which may have a sweep and steps.
 
         Returns:
             The file; an empty one when it does not exist.
@@ -123,7 +129,10 @@ class Reader(Value):
                     partitions.setdefault(word, {}).update(tables.layer(own, kind, word))
         limited = is_site and isinstance(data.get("limits"), dict)
         made = tables.limits(data.pop("limits")) if limited else {}
-        return File(tables.layer(data), owner, profiles, partitions, made)
+        sweep = tables.sourced(data.pop("sweep"), "sweep") if is_job and isinstance(data.get("sweep"), dict) else {}
+        named_steps = tables.take(data, "steps") if is_job else {}
+        steps = {word: tables.layer(own, "steps", word) for word, own in named_steps.items()}
+        return File(tables.layer(data), owner, profiles, partitions, made, sweep, steps)
 
     def variables(self) -> Layer:
         """Read the GRIDTF_SUBMIT_ variables.
@@ -212,6 +221,10 @@ class _Tables(Value):
                 raise UsageError(plain(f"{place}: {error.what}"), hint=error.hint) from None
         return made
 
+    def sourced(self, values: Mapping[str, Any], *prefix: str) -> dict[str, Sourced]:
+        """The values of a table as they are, each with its place. prefix: its key in the file."""
+        return {key: Sourced(value, self._place((*prefix, key))) for key, value in values.items()}
+
     def layer(self, values: Mapping[str, Any], *prefix: str) -> Layer:
         """A table as a layer. prefix: its key in the file."""
         layer: Layer = {}
@@ -273,7 +286,7 @@ def flat(table: Mapping[str, Any], path: Key = ()) -> Iterator[tuple[Key, Any]]:
 
 def _is_table(key: Key) -> bool:
     """Whether the value of this key is a table that merges key by key."""
-    return key in (("env",), ("tasks",)) or (key[0] == "tasks" and (len(key) == 2 or key[2:] == ("env",)))
+    return key in (("env",), ("params",), ("tasks",)) or (key[0] == "tasks" and (len(key) == 2 or key[2:] == ("env",)))
 
 
 def _unknown_key(key: Key, value: object, table: Table, own: Collection[str]) -> SpecError | None:
@@ -319,7 +332,7 @@ def _in_general(depth: int, value: object, known: Collection[str]) -> str:
     if depth:
         return f"known: {', '.join(known)}{f'; {A_TYPE_OF_ONE_S_OWN}' if depth == 1 else ''}"
     if isinstance(value, tuple) and value and isinstance(value[0], Mapping):
-        return "a file describes one job: write a file for each, and submit one after the other"
+        return "a file describes one job, or its steps: write [steps.train], [steps.evaluate] and so on"
     if not isinstance(value, Mapping):
         return "the keys are the options that `gridtf submit --help` lists, with _ for -"
     lines = [f"{part} = {toml(item)}" for part, item in value.items() if not isinstance(item, Mapping)]

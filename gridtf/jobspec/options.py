@@ -60,6 +60,7 @@ KINDS = {
     "words": Kind(lambda text: tuple(word.strip() for word in text.split(",") if word.strip())),
     "arguments": Kind(_arguments),  # split as a shell does
     "variables": Kind(repeats=True),  # K=V
+    "parameters": Kind(repeats=True),  # K=V, where V stays text until the type of K is known
     "count": Kind(_number(int, {"true": 1, "false": 0}), of_flag=int),  # 1 or 0 tasks
     "truth": Kind(lambda text: _TRUTHS.get(text, text), of_flag=bool),
     "replace": Kind(_number(int), of_flag=lambda on: True),  # drop what lower layers have
@@ -107,8 +108,13 @@ _TABLE = {
         ("entry", "--entry", "text", "MODULE:FUNCTION", "the training loop as a function, instead of a command"),
         ("args", "--args", "arguments", "'ARG …'", "arguments to add to the job file's command; also after --"),
         ("chdir", "--chdir -D", "text", "DIR", "working folder (default: the current or the job file's)"),
+        ("params", "--set", "parameters", "K=V", "a parameter of the program: {params.K} in its command; repeatable"),
         ("env", "--env", "variables", "K=V", "set a variable; K alone copies its value; repeatable"),
         ("setup", "--setup", "lines", "LINE", "shell line to run first, such as 'module load cuda'; repeatable"),
+        ("host_setup", "--host-setup", "lines", "LINE", "shell line to run first on every host; repeatable"),
+        ("stage", "--stage", "lines", "PATH", "copy or unpack this to the local disk of every host; repeatable"),
+        ("on", "--on", "lines", "COMMAND", "run this at start, first step, failure and end; repeatable"),
+        ("snapshot", "--snapshot --no-snapshot", "truth", "", "run a copy of the working folder, made now"),
         ("setup_replace", "--no-setup", "replace", "", "leave out the set-up lines of files and variables"),
         ("checkpoint_signal", "--checkpoint-signal", "text", "USR1|USR2", "also signal programs that catch it to save"),
         ("hook", "--hook --no-hook", "truth", "", "note the exception that ends a Python program (default)"),
@@ -148,6 +154,11 @@ _TABLE = {
         ("checkpoint_before", "--checkpoint-before", "size", "TIME", "request a checkpoint 10m, say, before the end"),
         ("continuations", "--continue", "whole", "N", "start a job that has saved again, at most N times"),
         ("native", "--native", "lines", "OPTION", "an option passed to the scheduler unchanged; repeatable"),
+    ),
+    "after other jobs": (
+        ("after", "--after", "words", "JOB[,JOB]", "start when these jobs have completed"),
+        ("after_any", "--after-any", "words", "JOB[,JOB]", "start when these jobs have ended"),
+        ("after_failed", "--after-failed", "words", "JOB[,JOB]", "start when these jobs have failed"),
     ),
     "after a failure": (
         ("restarts", "--restarts", "whole", "N", "restart all tasks in the same allocation up to N times (default: 0)"),
@@ -223,9 +234,14 @@ def read(option: Option, text: str, environ: Mapping[str, str]) -> dict[Key, obj
         Key -> value.
 
     Raises:
-        UsageError: For ``--env K`` when K is not set, and for arguments with an open quote.
+        UsageError: For ``--env K`` when K is not set, for ``--set K``, and for arguments with an open quote.
     """
     key = tuple(option.key.split("."))
+    if option.kind is KINDS["parameters"]:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{text!r} is not a parameter", hint="write NAME=VALUE, such as lr=0.01")
+        return {(*key, name): value}
     if option.kind is not KINDS["variables"]:
         return {key: option.kind.read(text)}
     name, equals, value = text.partition("=")

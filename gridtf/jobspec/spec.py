@@ -13,7 +13,10 @@ from gridtf.values import Value, fields
 # Lists are accepted and stored as tuples. Not Sequence[str], because a single string is one as well.
 Strings = tuple[str, ...] | list[str]
 # The keys of a job that are lists of strings.
-LISTS = ("command", "serve", "exclude", "native", "setup", "container_binds", "container_command")
+LISTS = (
+    *("command", "serve", "exclude", "native", "setup", "host_setup", "stage", "on"),
+    *("after", "after_any", "after_failed", "container_binds", "container_command"),
+)
 
 
 class _Keywords(Value):
@@ -84,6 +87,9 @@ class JobSpec(_Keywords):
     Attributes:
         command: The program and arguments of every task; placeholders such as ``{task_index}`` are filled in.
         entry: The training loop as a function, ``module:function``, instead of ``command``.
+        params: Parameters of the program, name -> number, text, true or false: ``{params.lr}`` in a command is one of
+            them, ``{params}`` all of them as flags, GRIDTF_PARAMS all of them as JSON.
+        snapshot: Whether the job runs in a copy of its working folder, made at the submission.
         name: Job name; up to 63 letters, digits and ``_ . + = -``. None: derived from the command or the entry.
         scheduler: Name of the scheduler, such as "slurm". None: the one found on this machine, else "local".
         tasks: Task type -> TaskSpec, or a dict of its fields, which becomes one: ``{"ps": {"count": 1}}``.
@@ -122,6 +128,14 @@ class JobSpec(_Keywords):
         native: Options passed to the scheduler unchanged, one per item, such as "--qos=long".
         env: Environment variables of all tasks.
         setup: Shell lines that run on the first host before the tasks start, such as "module load cuda".
+        host_setup: Shell lines that run on every host before its tasks start.
+        stage: Files, folders and archives (.tar, .tar.gz, .zip) that every host copies, or unpacks, to its local disk
+            before its tasks start.
+        on: Shell commands that run on the first host at the job's start, its first step, a failure and its end, with
+            a record of what has happened as JSON on their standard input.
+        after: Jobs that must have completed before this one starts: names, ids or run directories.
+        after_any: Jobs that must have ended before this one starts, in whatever way.
+        after_failed: Jobs that must have ended otherwise than completed before this one starts.
         container: The image in which the tasks run: the path of a file or folder, or a URI such as
             "docker://tensorflow/tensorflow:2.17.0". None: no container, unless ``container_command`` makes one.
         container_binds: Further files and folders that exist in the container, as ``SOURCE[:TARGET[:MODE]]``: a path on
@@ -172,6 +186,8 @@ class JobSpec(_Keywords):
 
     command: Strings = ()
     entry: str | None = None
+    params: Mapping[str, Any] = {}
+    snapshot: bool = False
     name: str | None = None
     scheduler: str | None = None
     tasks: Mapping[str, Any] = {}
@@ -202,6 +218,12 @@ class JobSpec(_Keywords):
     native: Strings = ()
     env: Mapping[str, str] = {}
     setup: Strings = ()
+    host_setup: Strings = ()
+    stage: Strings = ()
+    on: Strings = ()
+    after: Strings = ()
+    after_any: Strings = ()
+    after_failed: Strings = ()
     container: str | None = None
     container_binds: Strings = ()
     container_command: Strings = ()
@@ -231,7 +253,7 @@ class JobSpec(_Keywords):
         for name in LISTS:
             object.__setattr__(self, name, as_tuple(name, getattr(self, name)))
         object.__setattr__(self, "tasks", _tables(self.tasks))
-        _copy_tables(self, "env", "options")
+        _copy_tables(self, "params", "env", "options")
         for check in CHECKS:
             check(self)
 

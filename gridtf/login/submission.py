@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gridtf import files, resources, schedulers
 from gridtf.errors import MaybeSubmittedError, RunDirError, SpecError
@@ -41,6 +41,7 @@ def submit(
     sources: Mapping[str, str] | None = None,
     trusted: frozenset[int] | None = None,
     claim: Callable[[Path], None] = lambda _: None,
+    origin: Mapping[str, Any] | None = None,
 ) -> Job:
     """Make the run directory, render the script and submit it.
 
@@ -51,6 +52,7 @@ def submit(
         sources: Where each value of spec came from, such as ``nodes`` -> ``gridtf.toml:3``, for messages.
         trusted: Ids of users besides this one and root who may own the template; None: any user may.
         claim: Called with the run directory once it is made; an error of it is one of the submission.
+        origin: What the job comes from, as in Plan.
 
     Returns:
         The submitted job, with notes of the scheduler.
@@ -61,7 +63,7 @@ def submit(
         SchedulerError: When the scheduler refuses the job.
         MaybeSubmittedError: When it is unknown whether the scheduler accepted the job.
     """
-    plan = _make_run_dir(prepare(spec, sources, trusted))
+    plan = _make_run_dir(prepare(spec, sources, trusted)).replace(origin=origin or {})
     with _guarded(plan.run_dir):
         claim(plan.run_dir)
         submitted, notes = _hand_over(plan.replace(script=script(plan)), command(plan))
@@ -192,7 +194,7 @@ def _hand_over(plan: Plan, command: tuple[str, ...]) -> tuple[Record, tuple[str,
     """Write job.json and job.sh, submit, and write submitted.json. Returns that record and notes for the user."""
     run = RunDir(plan.run_dir)
     scheduler = plan.scheduler
-    registry.write_job(run, plan.spec, plan.sources)
+    registry.write_job(run, plan.spec, plan.sources, dict(plan.origin))
     # to be read: what is submitted is the text. Its env may contain a password, as in job.json
     write_text(run.script, plan.script, mode=0o700)
     with _located(plan.sources):

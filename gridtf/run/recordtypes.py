@@ -42,7 +42,11 @@ _FAR = 1e11  # seconds since the epoch, or of a duration; calendars do not exten
 
 # the part of a JobSpec that gridtf uses without making one
 _Spec = {"heartbeat_timeout?": float, "kill_grace?": float}
-Job = {"spec?": {**_Spec, "chdir?": str, "env?": {str: object}}, "sources?": {str: str}}
+Job = {
+    "spec?": {**_Spec, "chdir?": str, "env?": {str: object}, "params?": {str: object}},
+    "sources?": {str: str},
+    "origin?": {"rerun_of?": str},
+}
 _Where = {"user?": str, "host?": str, "time?": float}
 Submitted = {
     "scheduler": Word,

@@ -338,17 +338,20 @@ def _word(job_id: str) -> str:
     return re.sub(r"[,/\s]", "-", job_id) or "-"
 
 
-def write_job(run: RunDir, spec: JobSpec, sources: Mapping[str, str]) -> None:
+def write_job(run: RunDir, spec: JobSpec, sources: Mapping[str, str], origin: Record | None = None) -> None:
     """Write job.json, readable for this user only: ``env`` may contain passwords.
 
     Args:
         spec: The job.
         sources: Dotted key -> source of its value, as in config.Configured.
+        origin: What the job comes from, as in Plan.
 
     Raises:
         RunDirError: When it cannot be written.
     """
     record = {"gridtf": __version__, "spec": spec.to_dict(), "sources": dict(sources)}
+    if origin:
+        record["origin"] = dict(origin)
     write_record(run.job, record, mode=0o600)
 
 

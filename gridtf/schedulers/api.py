@@ -56,6 +56,7 @@ class Plan(Value):
         trusted: Ids of users who may own the template, besides this user and root; None: any user.
         site: What the scheduler's Login.with_site has found out about the site; None where it has not been asked.
         script: Text of the job script, once it is rendered.
+        origin: What the job comes from, for job.json, such as ``rerun_of`` -> a run directory.
     """
 
     spec: JobSpec
@@ -68,6 +69,7 @@ class Plan(Value):
     trusted: frozenset[int] | None = None
     site: Any = None
     script: str = ""
+    origin: Mapping[str, Any] = {}
 
 
 # in submitted.json as well, of no use to a scheduler; `name` is, for jobs of hand-written scripts

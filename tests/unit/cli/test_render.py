@@ -63,6 +63,7 @@ def test_render_prints_the_script_to_stdout_and_the_summary_to_stderr(
         _value(tmp_path, "tasks.ps.count = 2", "gridtf.toml:5"),
         _value(tmp_path, "tasks.ps.cpus = 4", "gridtf.toml:6"),
         _value(tmp_path, 'scheduler = "slurm"', "--scheduler"),
+        _value(tmp_path, "snapshot = false", "default"),
         _value(tmp_path, "mpi = false", "default"),
         _value(tmp_path, 'success_policy = "all"', "default"),
         _value(tmp_path, "continuations = 0", "default"),

@@ -34,7 +34,13 @@ def test_no_two_options_share_a_flag() -> None:
 
 
 def test_aliases_map_further_flags_to_keys() -> None:
-    names = {"queue": "partition", "project": "account", "continue": "continuations", "mpi_type": "mpi"}
+    names = {
+        "queue": "partition",
+        "project": "account",
+        "continue": "continuations",
+        "mpi_type": "mpi",
+        "set": "params",
+    }
     assert aliases(schedulers.job_options()) == names
 
 
