@@ -82,8 +82,8 @@ def _as_dict(plan: Plan, command: Sequence[str], script: str) -> dict[str, Any]:
 def _without_secrets(spec: dict[str, Any]) -> dict[str, Any]:
     """A specification without the values of likely secrets: others may see what render prints."""
     masked = {**spec}
-    if "env" in spec:
-        masked["env"] = {name: _MASK if secret(name, text) else text for name, text in spec["env"].items()}
+    for table in spec.keys() & {"env", "params"}:
+        masked[table] = {name: _MASK if secret(name, text) else text for name, text in spec[table].items()}
     if "tasks" in spec:
         masked["tasks"] = {name: _without_secrets(table) for name, table in spec["tasks"].items()}
     return masked
@@ -205,6 +205,6 @@ def _look_up(spec: JobSpec, key: str) -> Any:
 
 
 def _shown(key: str, value: Any) -> str:
-    if ".env." in f".{key}" and secret(key.rpartition(".")[2], value):
+    if (".env." in f".{key}" or key.startswith("params.")) and secret(key.rpartition(".")[2], value):
         return _MASK
     return json.dumps(value, default=lambda table: {}, ensure_ascii=False)  # an empty [tasks.TYPE]

@@ -73,3 +73,17 @@ def test_wrong_set_names_the_option(words: list[str], what: str, tmp_path: Path)
 def test_spec_refuses_what_is_no_parameter(params: object) -> None:
     with pytest.raises(SpecError):
         JobSpec(command=["a"], params=params)  # type: ignore[arg-type]
+
+
+def test_parameters_longer_than_a_variable_are_refused() -> None:
+    assert JobSpec(command=["a"], params={"text": "x" * 130_000}).params
+    with pytest.raises(SpecError, match="Linux allows 131071 in a variable, GRIDTF_PARAMS"):
+        JobSpec(command=["a"], params={"text": "é" * 30_000})
+
+
+def test_unknown_parameter_of_a_command_is_refused_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text('name = "x"\ncommand = ["a", "{params.layer}"]\n[params]\nlayers = 2\n')
+    with pytest.raises(UsageError) as caught:
+        _configured(tmp_path, "job.toml")
+    assert caught.value.what == "job.toml:2: command: there is no parameter 'layer'"
+    assert caught.value.hint.startswith("did you mean layers? if not, write layer = …")
