@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 from argparse import Namespace
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gridtf import schedulers
 from gridtf.cli import output
-from gridtf.cli.common import add_raw, configured, new_parser
+from gridtf.cli.common import add_like, add_raw, configured, new_parser
 from gridtf.errors import UsageError
 from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.options import Table
@@ -17,6 +18,7 @@ from gridtf.jobspec.placeholders import MEANINGS, OF_OWN_TYPES
 from gridtf.text import plain
 
 if TYPE_CHECKING:
+    from gridtf.jobspec.config import Configured
     from gridtf.login.job import Job
 
 LAYERS = """\
@@ -59,32 +61,63 @@ def parser_submit(table: Table | None = None, **more: Any) -> Parser:
     )
     made = new_parser("submit", "[JOBFILE] [options] -- command …", examples, **more)
     made.epilog = f"{made.epilog}\n\n{PLACEHOLDERS}\n{LAYERS}"
+    add_like(made)
+    add_submit_options(made)
+    add_job_options(made, schedulers.job_options() if table is None else table)
+    return made
+
+
+def add_submit_options(made: Parser) -> None:
+    """Add the options of a command that submits: what it waits for, and what it prints."""
     made.add_argument("--wait", action="store_true", help="wait until the job has ended; the exit code is the job's")
     made.add_argument("-f", "--follow", action="store_true", help="as --wait, and print what its tasks print meanwhile")
     add_raw(made)
     made.add_argument("--quiet", action="store_true", help="print the job's id alone; with --wait or -f its verdict")
     made.add_argument("--dry-run", action="store_true", help="submit nothing, like gridtf render")
     made.add_argument("--json", action="store_true", help="print JSON")
-    add_job_options(made, schedulers.job_options() if table is None else table)
-    return made
 
 
 def run_submit(arguments: Namespace) -> int:
+    return carry_out(arguments, lambda: configured(arguments))
+
+
+def carry_out(
+    arguments: Namespace,
+    configure: Callable[[], Configured],
+    notes: Callable[[Configured, Job], Sequence[str]] = lambda given, job: (),
+) -> int:
+    """Submit a job, as the options of add_submit_options say.
+
+    Args:
+        arguments: The parsed command line.
+        configure: Makes the job.
+        notes: Makes further notes for the user, when it is submitted.
+    """
     if arguments.dry_run:
         from gridtf.cli import render
 
         if arguments.json:
             raise UsageError("--dry-run prints the job script, not JSON", hint="leave out --json, or --dry-run")
-        return render.run(arguments)
+        return render.show(configure())
     from gridtf.login import submission
 
     if arguments.follow and arguments.json:
         raise UsageError("--follow prints logs, not JSON", hint="write --wait in its place, or leave out --json")
-    given = configured(arguments)
-    job = submission.submit(given.spec, given.sources, given.trusted)
+    given = configure()
+    job = submission.submit(given.spec, given.sources, given.trusted, origin=given.origin)
+    job.notes = (*job.notes, *notes(given, job))
+    return tell(arguments, job, found=job.scheduler == "local" and given.spec.scheduler is None)
+
+
+def tell(arguments: Namespace, job: Job, *, found: bool = False) -> int:
+    """Print which job was submitted, and wait for it, as the options of add_submit_options say.
+
+    Args:
+        arguments: The parsed command line.
+        found: Whether gridtf has chosen this machine, since there is no other scheduler.
+    """
     for note in job.notes:
         output.message(f"gridtf: {plain(note)}")
-    found = job.scheduler == "local" and given.spec.scheduler is None
     scheduler = f"{job.scheduler} (this machine: no other scheduler was found)" if found else job.scheduler
     text = described(job, scheduler)
     waits = arguments.wait or arguments.follow
