@@ -15,7 +15,6 @@ from tests.support.jobs import hosts_of
 
 ONE = {"slurm": ("--nodes", "1", "--tasks-per-node", "1"), "sge": ("--pe", "one", "--slots", "1")}
 TWO = {"slurm": ("--nodes", "2"), "sge": ("--slots", "2")}
-MEMORY = {"slurm": "--mem-per-cpu=512M", "sge": "512M"}
 PROGRAM = (
     "import json, sys, time, gridtf\n"
     "print(json.dumps([sys.argv[1:], gridtf.task().params]), flush=True)\n"
@@ -35,7 +34,7 @@ def waited(bed: Bed, job: str) -> None:
 @on_every_scheduler
 def test_job_runs_again_on_more_hosts_and_one_like_it_takes_what_it_has_used(bed: Bed) -> None:
     env = ("--env", "PATH", "--env", f"PYTHONPATH={CHECKOUT}", "--sample-interval", "1", "--time", "30")
-    given = ("--set", "seconds=8", "--set", "tag=a 'b' $x")
+    given = ("--set", "seconds=8.0", "--set", "tag=a 'b' $x")
     command = ("--", "python", "-c", PROGRAM, "{params}")
     first = ClusterJob(bed, *bed.options, *ONE[bed.kind], "--name", "tells", *env, *given, *command)
     waited(bed, first.id)
@@ -53,13 +52,13 @@ def test_job_runs_again_on_more_hosts_and_one_like_it_takes_what_it_has_used(bed
     record = json.loads(second.job.read_text())
     assert (record["origin"], record["spec"]["time"]) == ({"rerun_of": first.seen_as}, 20)
     script = second.script.read_text()
-    assert ("00:20:00" in script) and ("00:30:00" not in script)
+    assert ("0:20:00" in script, "0:30:00" in script) == (True, False)
 
     like = (*bed.options, *ONE[bed.kind], "--like", first.id, *env[:-2], *given, *command)
     shown = gridtf(bed, "render", *like)
     measured = [line for line in shown.stderr.splitlines() if f"measured in tells ({first.id}): " in line]
     assert [line.split()[0] for line in measured] == ["cpus_per_task", "mem_per_task", "time"], shown.stderr
-    assert MEMORY[bed.kind] in shown.stdout
+    assert "512M" in shown.stdout
     third = ClusterJob(bed, *like)
     waited(bed, third.id)
     no_process_left(bed)

@@ -26,9 +26,9 @@ def test_parameter_has_the_type_that_it_has_in_the_file(name: str, text: str, va
 @pytest.mark.parametrize(
     ("name", "text", "hint"),
     [
-        ("layers", "5.5", "it is 4 in the job file"),
-        ("layers", "five", "it is 4 in the job file"),
-        ("dropout", "1", "it is true in the job file"),
+        ("layers", "5.5", "it is 4 so far"),
+        ("layers", "five", "it is 4 so far"),
+        ("dropout", "1", "it is true so far"),
         ("layer", "5", "did you mean layers?"),
     ],
 )
