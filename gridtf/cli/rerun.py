@@ -38,7 +38,7 @@ def run(arguments: Namespace) -> int:
             raise UsageError("--failed runs elements of a sweep as they were", hint="leave out the other options")
         from gridtf.login import sweeps
 
-        return submit.tell(arguments, sweeps.rerun_failed(job))
+        return submit.announced(sweeps.rerun_failed(job), None, arguments, "list")
     typed = Typed(None, arguments.given, arguments.command)
     return submit.carry_out(
         arguments, lambda: rerun.again(job, typed, code_now=arguments.code == "now"), rerun.code_notes

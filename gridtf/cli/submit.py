@@ -106,18 +106,23 @@ def carry_out(
     given = configure()
     job = submission.submit(given.spec, given.sources, given.trusted, origin=given.origin)
     job.notes = (*job.notes, *notes(given, job))
-    return tell(arguments, job, found=job.scheduler == "local" and given.spec.scheduler is None)
+    return announced(job, given, arguments, "logs -f", "status")
 
 
-def tell(arguments: Namespace, job: Job, *, found: bool = False) -> int:
-    """Print which job was submitted, and wait for it, as the options of add_submit_options say.
+def announced(job: Job, given: Configured | None, arguments: Namespace, *next_commands: str) -> int:
+    """Tell of a job that has just been submitted, and wait for it where the command line says so.
 
     Args:
-        arguments: The parsed command line.
-        found: Whether gridtf has chosen this machine, since there is no other scheduler.
+        given: The job as it was given; None where it was not.
+        arguments: The command line.
+        next_commands: What users may want to do with the job, such as ``status``.
+
+    Returns:
+        The exit code.
     """
     for note in job.notes:
         output.message(f"gridtf: {plain(note)}")
+    found = job.scheduler == "local" and given is not None and given.spec.scheduler is None
     scheduler = f"{job.scheduler} (this machine: no other scheduler was found)" if found else job.scheduler
     text = described(job, scheduler)
     waits = arguments.wait or arguments.follow
@@ -133,7 +138,8 @@ def tell(arguments: Namespace, job: Job, *, found: bool = False) -> int:
         return wait.follow(job, as_json=arguments.json, quiet=arguments.quiet)
     if output.on_terminal() and not (arguments.quiet or arguments.json):
         name = plain(shlex.quote(job.name))
-        output.message(f"next           gridtf logs -f {name}\n               gridtf status {name}")
+        commands = [f"gridtf {command} {name}" for command in next_commands]
+        output.message(f"{'next':<15}" + f"\n{'':<15}".join(commands))
     return 0
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gridtf.errors import SpecError, UsageError, nearest
 from gridtf.jobspec import tasktypes, units
 from gridtf.jobspec.placeholders import (
+    ALL,
     CONTAINER_NAMES,
     HOST_NAMES,
     PARAMS,
@@ -40,7 +41,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,62}")
 ID = re.compile(r"(?a)\d+([._]\d+)*")  # a name of this form cannot be told from the id of a job
 _MPI_TYPE = re.compile(r"[a-z][a-z0-9_]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ALL_PARAMS = f"{{{PARAMS}}}"
+_NOT_ALL = re.compile(r"[${]\{params\}")  # the shell's, and what the program is to get
 PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -177,33 +178,55 @@ def _command(key: str, words: Sequence[object], spec: JobSpec) -> None:
     _strings(key, words, newlines=True)
     if words and not words[0]:
         raise SpecError(key, "the first item, the program to run, is empty", hint=_PROGRAM_FIRST)
-    if spec.params and words[:1] == (_ALL_PARAMS,):
-        raise SpecError(key, f"{_ALL_PARAMS} stands for flags, and is in place of the program", hint=_PROGRAM_FIRST)
     for word in map(str, words):
         _placeholders(key, word, spec)
 
 
 def _placeholders(key: str, word: str, spec: JobSpec, *, argument: bool = True) -> None:
     """Refuse an unknown placeholder. argument: also a word that is like none, if it is all there is in braces."""
-    if "{" not in word or (argument and spec.params and word == _ALL_PARAMS):
-        return
-    for name in missing(word, spec.params, argument=argument):
-        near = nearest(name, list(spec.params))
-        hint = f"{near}{' if not, ' * bool(near)}write {name} = … under [params] in the job file, or --set {name}=…"
-        raise SpecError(key, f"there is no parameter {name!r}", hint=hint)
-    if spec.params and re.search(rf"(?<![${{]){_ALL_PARAMS}", word):
-        hint = "make it an argument by itself, or name one, as in {params.NAME}; GRIDTF_PARAMS has all of them as JSON"
-        raise SpecError(key, f"{_ALL_PARAMS} stands for several arguments, and is only a part of this text", hint=hint)
     whole = argument and is_whole(word)
     for name, meant in misspelt(without_parameters(word, spec.params), placeholders(spec.tasks), whole=whole):
         hint = f"did you mean {{{meant}}}?" if meant else "`gridtf submit --help` lists the placeholders;"
+        if name == PARAMS:
+            continue
         literal = f"{{{{{name}}}}}" if is_whole(word) else f"{{ {name} }}"
         hint += f" to pass braces to the program itself, write {literal}"
         if name in spec.params:
             hint = f"the parameter is {{{PARAMS}.{name}}}"
-        elif name == PARAMS:
-            hint = f"it stands for the parameters of a job that has some: --set lr=0.01, or [params]; {hint}"
         raise SpecError(key, f"there is no placeholder {{{name}}}", hint=hint)
+
+
+def need_parameters(spec: JobSpec) -> None:
+    """Check, before the submission, that the job has the parameters that its commands and variables name.
+
+    Args:
+        spec: The job, with all of its parameters.
+
+    Raises:
+        SpecError: When it lacks one, and for a ``{params}`` that is no argument by itself.
+    """
+    for prefix, own in (("", spec), *((f"tasks.{name}.", table) for name, table in spec.tasks.items())):
+        if spec.params and (own.command or ())[:1] == (ALL,):
+            raise SpecError(f"{prefix}command", f"{ALL} stands for flags, not for the program", hint=_PROGRAM_FIRST)
+        for word in own.command or ():
+            _parameters(f"{prefix}command", word, spec.params, argument=True)
+        for name, text in own.env.items():
+            _parameters(f"{prefix}env.{name}", text, spec.params, argument=False)
+
+
+def _parameters(key: str, word: str, params: Mapping[str, object], *, argument: bool) -> None:
+    for name in missing(word, params, argument=argument):
+        near = nearest(name, list(params))
+        hint = f"{near}{' if not, ' * bool(near)}write {name} = … under [params] in the job file, or --set {name}=…"
+        raise SpecError(key, f"there is no parameter {name!r}", hint=hint)
+    if ALL not in _NOT_ALL.sub("", word) or (params and argument and word == ALL):
+        return
+    if not params and argument and is_whole(word):
+        hint = "set some: --set lr=0.01, or lr = 0.01 under [params]; for the braces themselves write {{params}}"
+        raise SpecError(key, f"{ALL} stands for the parameters of the job, and it has none", hint=hint)
+    if params:
+        hint = "make it an argument by itself, or name one, as in {params.NAME}; GRIDTF_PARAMS has all of them as JSON"
+        raise SpecError(key, f"{ALL} stands for several arguments, and is only a part of this text", hint=hint)
 
 
 def _environment(key: str, value: object, spec: JobSpec) -> None:

@@ -26,7 +26,8 @@ MEANINGS = {
 }
 OF_OWN_TYPES = "the same for a task type of the job's own"
 NAMES = tuple(MEANINGS)
-PARAMS = "params"  # as an argument: all parameters as flags
+PARAMS = "params"
+ALL = f"{{{PARAMS}}}"  # as an argument: all parameters, as flags
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z_]+)\}")  # ${name} is the shell's
 _NAME = r"[A-Za-z_][\w-]*"
 # {params.lr}; {{ num-layers }} and {{lr}}, as RiseML has them
@@ -110,8 +111,7 @@ def filled(words: Sequence[str], values: Mapping[str, str], params: Mapping[str,
         values: As for fill.
         params: The parameters of the job, for the argument ``{params}``.
     """
-    whole = f"{{{PARAMS}}}"
-    return [made for word in words for made in (flags(params) if params and word == whole else [fill(word, values)])]
+    return [made for word in words for made in (flags(params) if params and word == ALL else [fill(word, values)])]
 
 
 def missing(text: str, params: Mapping[str, object], *, argument: bool) -> Iterator[str]:

@@ -10,6 +10,7 @@ from gridtf.errors import SpecError, UsageError
 from gridtf.jobspec.config import Configured, from_arguments
 from gridtf.jobspec.params import parameter
 from gridtf.jobspec.spec import JobSpec
+from gridtf.login import submission
 
 _KNOWN = {"lr": 0.01, "layers": 4, "tag": "x", "dropout": True}
 
@@ -83,7 +84,8 @@ def test_parameters_longer_than_a_variable_are_refused() -> None:
 
 def test_unknown_parameter_of_a_command_is_refused_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text('name = "x"\ncommand = ["a", "{params.layer}"]\n[params]\nlayers = 2\n')
+    made = _configured(tmp_path, "job.toml")
     with pytest.raises(UsageError) as caught:
-        _configured(tmp_path, "job.toml")
+        submission.prepare(made.spec.replace(scheduler="local"), made.sources)
     assert caught.value.what == "job.toml:2: command: there is no parameter 'layer'"
     assert caught.value.hint.startswith("did you mean layers? if not, write layer = …")

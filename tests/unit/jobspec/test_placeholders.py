@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gridtf.errors import SpecError
+from gridtf.jobspec.checks import need_parameters
 from gridtf.jobspec.placeholders import NAMES, fill, filled, is_whole, misspelt, parameters, without_braces
 from tests.support.plans import job
 
@@ -117,8 +118,9 @@ PARAMS = {"lr": 1e-3, "num-layers": 4, "tag": "a {rank} 'b' é", "cache": True, 
     ],
 )
 def test_parameters_are_filled_in_once(word: str, made: list[str]) -> None:
-    command = job(command=["train", word], params=PARAMS).command
-    assert filled(command[1:], {"rank": "3", **parameters(PARAMS)}, PARAMS) == made
+    spec = job(command=["train", word], params=PARAMS)
+    need_parameters(spec)
+    assert filled(spec.command[1:], {"rank": "3", **parameters(PARAMS)}, PARAMS) == made
 
 
 @pytest.mark.parametrize(
@@ -145,8 +147,8 @@ def test_parameters_are_filled_in_once(word: str, made: list[str]) -> None:
         (
             "{params}",
             {},
-            "there is no placeholder {params}",
-            "it stands for the parameters of a job that has some: --set",
+            "{params} stands for the parameters of the job, and it has none",
+            "set some: --set lr=0.01, or lr = 0.01 under [params]",
         ),
         ("--lr={lr}", PARAMS, "there is no placeholder {lr}", "the parameter is {params.lr}"),
     ],
@@ -155,25 +157,31 @@ def test_parameters_that_are_not_there_are_refused(
     word: str, params: dict[str, object], problem: str, hint: str
 ) -> None:
     with pytest.raises(SpecError) as caught:
-        job(command=["train", word], params=params)
+        need_parameters(job(command=["train", word], params=params))
     found = caught.value
     assert (found.key, found.problem[: len(problem)], found.hint[: len(hint)]) == ("command", problem, hint)
 
 
 @pytest.mark.parametrize("text", ["{params.lr} {{ x }}", "f'{{ x }} {params}'", "{{ print }}", "{{x.y-z}}"])
 def test_braces_of_programs_are_kept_in_a_job_without_parameters(text: str) -> None:
-    assert fill(job(command=["bash", "-c", text]).command[-1], {}) == text
+    spec = job(command=["bash", "-c", text])
+    need_parameters(spec)
+    assert fill(spec.command[-1], {}) == text
 
 
-def test_parameters_of_variables_and_task_types() -> None:
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        ({"env": {"LR": "{params.rate}"}}, "env.LR"),
+        ({"env": {"ALL": "{params}"}}, "env.ALL"),
+        ({"command": ["{params}"]}, "command"),
+        ({"tasks": {"ps": {"command": ["serve", "{{ lrr }}"]}}}, "tasks.ps.command"),
+        ({"tasks": {"ps": {"env": {"A": "x {params.z}"}}}}, "tasks.ps.env.A"),
+    ],
+)
+def test_parameters_of_variables_and_task_types(values: dict[str, object], key: str) -> None:
+    spec = job(**values, params=PARAMS)  # a sweep may have them
     with pytest.raises(SpecError) as caught:
-        job(env={"LR": "{params.rate}"}, params=PARAMS)
-    assert caught.value.key == "env.LR"
-    with pytest.raises(SpecError) as caught:
-        job(env={"ALL": "{params}"}, params=PARAMS)
-    assert caught.value.key == "env.ALL"
-    with pytest.raises(SpecError) as caught:
-        job(tasks={"ps": {"command": ["serve", "{{ lrr }}"]}}, params=PARAMS)
-    assert caught.value.key == "tasks.ps.command"
-    with pytest.raises(SpecError, match="in place of the program"):
-        job(command=["{params}"], params=PARAMS)
+        need_parameters(spec)
+    assert caught.value.key == key
+    need_parameters(job(env={"LR": "{params.rate}", "LOG": "{message} {params}"}))
