@@ -14,7 +14,7 @@ from gridtf.cli.common import add_like, add_raw, configured, new_parser
 from gridtf.errors import UsageError
 from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.options import Table
-from gridtf.jobspec.placeholders import MEANINGS, OF_OWN_TYPES
+from gridtf.jobspec.placeholders import MEANINGS, OF_A_JOB
 from gridtf.text import plain
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ of precedence: --nodes 2, GRIDTF_SUBMIT_NODES=2, JOBFILE, ~/.config/gridtf/confi
 line does not say what to run; words after -- that begin with a dash are added to its command."""
 
 PLACEHOLDERS = "placeholders in the command and in --env, replaced for each task:\n" + "".join(
-    f"  {f'{{{name}}}':<24}{meaning}\n" for name, meaning in {**MEANINGS, "TYPE_hosts": OF_OWN_TYPES}.items()
+    f"  {f'{{{name}}}':<24}{meaning}\n" for name, meaning in {**MEANINGS, **OF_A_JOB}.items()
 )
 
 

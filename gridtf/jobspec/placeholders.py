@@ -24,7 +24,12 @@ MEANINGS = {
     "output_dir": "the folder that all tasks share for their results",
     "job_id": "the scheduler's id of the job",
 }
-OF_OWN_TYPES = "the same for a task type of the job's own"
+# Those that a job has by its own task types and parameters.
+OF_A_JOB = {
+    "TYPE_hosts": "the same for a task type of the job's own",
+    "params.NAME": "a parameter; {{ NAME }} is the same",
+    "params": "all parameters as flags: --lr=0.01; --NAME for true, nothing for false",
+}
 NAMES = tuple(MEANINGS)
 PARAMS = "params"
 ALL = f"{{{PARAMS}}}"  # as an argument: all parameters, as flags
