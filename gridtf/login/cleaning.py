@@ -6,18 +6,23 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from gridtf import files
 from gridtf.errors import RunDirError
 from gridtf.login.submission import remove_default_root
 from gridtf.observe import jobs
 from gridtf.observe.state import JobView
-from gridtf.run import registry
-from gridtf.run.rundir import RunDir, is_ours, listdir, owner
+from gridtf.run import recordtypes, registry
+from gridtf.run.rundir import RunDir, is_ours, listdir, owner, read_record
 from gridtf.schedulers.api import JobStatus
 from gridtf.states import JobState
 from gridtf.values import Value
+
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class Choice(Value):
@@ -127,6 +132,27 @@ def _used_by(run: RunDir, staying: Sequence[JobView]) -> str:
     """Why a run directory stays in which another job that stays has its OUTPUT_DIR, as one that was resumed has."""
     users = [view.job_id for view in staying if view.run_dir != run.path and view.output_dir.is_relative_to(run.path)]
     return f"job {users[0]} has its output in it" if users else ""
+
+
+def snapshots(runs: Sequence[Found], going: Collection[Path]) -> list[Path]:
+    """The snapshots of code that no run directory needs once some are removed, and what is left of interrupted ones.
+
+    Args:
+        runs: All runs of this user's index; those beside their run directories count as well.
+        going: The run directories that are to be removed.
+    """
+    from gridtf.login import snapshot
+
+    roots = {one.run.path.parent for one in runs}
+    beside = {root / name for root in roots for name in listdir(root)}
+    there = {path for path in {*beside, *(one.run.path for one in runs)} - {*going} if files.is_file(RunDir(path).job)}
+    kept = {snapshot.needed(_job_of(path)) for path in there if is_ours(path)}
+    elsewhere = {Path(path).parent for path in kept if path}
+    return [*snapshot.unneeded({snapshot.store_of(root) for root in roots} | elsewhere, kept)]
+
+
+def _job_of(run_dir: Path) -> Mapping[str, Any] | None:
+    return read_record(RunDir(run_dir).job, recordtypes.Job, own=True)
 
 
 def size(folder: Path) -> int:

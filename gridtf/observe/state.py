@@ -176,6 +176,9 @@ class JobView(Value):
             ``gridtf status`` alone finds it out.
         damaged: Records that are damaged, so that what they say is missing here: their paths below the run directory.
         submitted: When gridtf submitted it, in seconds since the epoch; None where another command did.
+        code: What is known of the code that runs, as code.json has it (commit, branch, dirty, remote …), with
+            ``snapshot``, the folder it runs in, and ``pythons``, what is installed for the Python of each task type;
+            None where nothing is. ``gridtf status`` alone reads it.
     """
 
     name: str
@@ -201,6 +204,7 @@ class JobView(Value):
     unmoved: float | None = None
     damaged: tuple[str, ...] = ()
     submitted: float | None = None
+    code: Mapping[str, Any] | None = None
 
     @property
     def finished(self) -> bool:
