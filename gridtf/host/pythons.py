@@ -1,4 +1,4 @@
-"""The packages that a Python has, TensorFlow among them, read from the names of its folders: nothing is started or imported."""
+"""The packages that a Python has, such as TensorFlow, read from names of folders: nothing is started or imported."""
 
 from __future__ import annotations
 

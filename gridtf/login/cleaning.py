@@ -159,8 +159,8 @@ def size(folder: Path) -> int:
     """Bytes that a folder takes on its disk; 0 where it may not be listed or does not exist. No link is followed."""
     total = 0
     with contextlib.suppress(OSError):  # it does not exist, or may not be listed
-        for _, _, files, descriptor in os.fwalk(folder):
-            for name in files:
+        for _, _, names, descriptor in os.fwalk(folder):
+            for name in names:
                 with contextlib.suppress(FileNotFoundError):
                     total += os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_blocks * 512
     return total
@@ -204,8 +204,8 @@ def remove(run: RunDir, environ: Mapping[str, str], *, keep_output: bool = False
 def _removed(top: Path) -> Iterator[str]:
     """Remove a folder and all that is in it; yields what cannot be removed, the cause before its consequences."""
     closed: list[OSError] = []
-    for folder, folders, files, descriptor in os.fwalk(top, topdown=False, onerror=closed.append):
-        for name in (*files, *folders):
+    for folder, folders, names, descriptor in os.fwalk(top, topdown=False, onerror=closed.append):
+        for name in (*names, *folders):
             try:
                 kind = os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode
                 (os.rmdir if stat.S_ISDIR(kind) else os.unlink)(name, dir_fd=descriptor)

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fnmatch import translate
 from pathlib import Path
+from typing import Any
 
 from gridtf import files
 from gridtf.contract import OUTPUT_DIR
@@ -562,7 +563,7 @@ def _fill(source: int, copy: int, length: int) -> None:
 # --- what is not needed any more
 
 
-def needed(job: Record | None) -> str:
+def needed(job: Mapping[str, Any] | None) -> str:
     """The snapshot that a job needs, from its job.json; empty without one."""
     return os.path.realpath(found) if (found := (job or {}).get("origin", {}).get("snapshot")) else ""
 

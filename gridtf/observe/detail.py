@@ -1,4 +1,4 @@
-"""What ``gridtf status`` shows beyond the state of a job: its attempts, the ends of logs, whether anything moves, its code."""
+"""What ``gridtf status`` shows beyond the state of a job: attempts, ends of logs, whether anything moves, its code."""
 
 from __future__ import annotations
 
