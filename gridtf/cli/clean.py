@@ -73,7 +73,8 @@ def run(arguments: Namespace) -> int:
     chosen = cleaning.choose(runs, again, time.time())
     kept += _show_kept(chosen)
     failed = [one for one, why in chosen if not why and not _remove(one, choice)]
-    spared = [path for path in cleaning.snapshots(runs, ()) if path in code and not _free(path)]
+    free = cleaning.snapshots(runs, (), {path.parent for path in code})
+    spared = [path for path in free if path in code and not _free(path)]
     return int(bool(failed or spared or (kept and arguments.jobs)))
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridtf.cli import style, tasktable
+from gridtf.observe.codelines import code_lines
 from gridtf.states import ENDED, JobState
-from gridtf.text import counted, duration, hanging, plain
+from gridtf.text import duration, hanging, plain
 from gridtf.values import Value, as_dict, fields
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def job(view: JobView, now: float, width: int | None = None) -> str:
         "warning": [*([_unmoved(view)] if view.unmoved else []), *map(_damaged, view.damaged)],
         "times": _times(view),
         "run directory": [f"{view.run_dir}"],
-        "code": code(view.code or {}),
+        "code": code_lines(view.code or {}),
         "attempts": _chain(view),
     }
     lines = []
@@ -85,23 +86,6 @@ def job(view: JobView, now: float, width: int | None = None) -> str:
     if view.tasks:
         lines += ["", tasktable.tasks(view, now, width)]
     return "\n".join([*lines, *_last_lines(view)])
-
-
-def code(known: Mapping[str, Any]) -> list[str]:
-    """The code of a job, and the Python it runs with, a line each.
-
-    Args:
-        known: As in JobView; empty where nothing is known.
-    """
-    commit = f"{known.get('branch') or 'no branch'} at {(known.get('commit') or 'no commit')[:12]}"
-    new = f"{counted(len(known['untracked']), 'file')} untracked" if known.get("untracked") else ""
-    lines = [", ".join(filter(None, [commit, "with changes" if known.get("dirty") else "", new]))]
-    lines = lines if "commit" in known else [known["unknown"]] if "unknown" in known else []
-    if "snapshot" in known:
-        lines.append(f"snapshot {known['snapshot']}")
-    for name, one in known.get("pythons", {}).items():
-        lines.append(f"{name}: {one['python']}, {counted(len(one['packages']), 'package')}")
-    return lines
 
 
 def verdict(view: JobView, now: float, width: int | None = None) -> str:

@@ -8,7 +8,6 @@ import stat
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gridtf import files
 from gridtf.errors import RunDirError
@@ -20,9 +19,6 @@ from gridtf.run.rundir import RunDir, is_ours, listdir, owner, read_record
 from gridtf.schedulers.api import JobStatus
 from gridtf.states import JobState
 from gridtf.values import Value
-
-if TYPE_CHECKING:
-    from typing import Any
 
 
 class Choice(Value):
@@ -134,25 +130,30 @@ def _used_by(run: RunDir, staying: Sequence[JobView]) -> str:
     return f"job {users[0]} has its output in it" if users else ""
 
 
-def snapshots(runs: Sequence[Found], going: Collection[Path]) -> list[Path]:
+def snapshots(runs: Sequence[Found], going: Collection[Path], more: Collection[Path] = ()) -> list[Path]:
     """The snapshots of code that no run directory needs once some are removed, and what is left of interrupted ones.
 
     Args:
         runs: All runs of this user's index; those beside their run directories count as well.
         going: The run directories that are to be removed.
+        more: Folders of snapshots, besides those that are found.
     """
     from gridtf.login import snapshot
 
     roots = {one.run.path.parent for one in runs}
-    beside = {root / name for root in roots for name in listdir(root)}
-    there = {path for path in {*beside, *(one.run.path for one in runs)} - {*going} if files.is_file(RunDir(path).job)}
-    kept = {snapshot.needed(_job_of(path)) for path in there if is_ours(path)}
-    elsewhere = {Path(path).parent for path in kept if path}
-    return [*snapshot.unneeded({snapshot.store_of(root) for root in roots} | elsewhere, kept)]
-
-
-def _job_of(run_dir: Path) -> Mapping[str, Any] | None:
-    return read_record(RunDir(run_dir).job, recordtypes.Job, own=True)
+    try:
+        beside = {root / name for root in roots for name in listdir(root)} | {one.run.path for one in runs}
+        there = [path for path in beside if files.is_file(RunDir(path).job) and is_ours(path)]
+        known = {path: read_record(RunDir(path).job, recordtypes.Job, own=True) for path in there}
+    except RunDirError:  # what that one needs is not known
+        return []
+    needed = {path: snapshot.needed(record) for path, record in known.items()}
+    stores = {
+        *more,
+        *(snapshot.store_of(root) for root in roots),
+        *(Path(one).parent for one in needed.values() if one),
+    }
+    return [*snapshot.unneeded(stores, {one for path, one in needed.items() if path not in going})]
 
 
 def size(folder: Path) -> int:

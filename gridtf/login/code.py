@@ -21,6 +21,7 @@ SECRETS = (
     *(".netrc", ".pypirc", ".git-credentials", ".ssh", ".aws", ".gnupg", "credentials", "credentials*.json"),
 )
 _SECONDS = 2.0  # for all questions of a submission; a work tree on a slow file system is then not known
+_LEFT = 0.2  # for the end of one that was killed
 _MOST_DIFF = 1 << 20  # bytes
 _MOST_NAMES = 1000  # of untracked files
 # What a repository's configuration could have git run is turned off; no lock is taken.
@@ -86,21 +87,29 @@ def answer(process: subprocess.Popen[bytes] | None, seconds: float, most: int | 
 
 
 def _leave(process: subprocess.Popen[bytes]) -> None:
+    """End a process, and wait for it, unless a file system holds it up."""
+    import subprocess
+
     process.kill()
-    process.returncode = -9  # one that a file system holds up does not end yet, and is not waited for
+    if process.stdout is not None:
+        process.stdout.close()
+    try:
+        process.wait(_LEFT)
+    except subprocess.TimeoutExpired:
+        process.returncode = -9
 
 
 @contextlib.contextmanager
-def asked(folder: Path) -> Iterator[Callable[[], tuple[Record, str]]]:
+def asked(folder: Path | None) -> Iterator[Callable[[], tuple[Record, str]]]:
     """Ask git which code is in a folder, while something else is done.
 
     Args:
-        folder: The working folder of a job.
+        folder: The working folder of a job; None: nothing is asked.
 
     Yields:
         A function that waits for the answers: the record for code.json, empty without a work tree, and the diff.
     """
-    top = work_tree(folder)
+    top = folder and work_tree(folder)
     if top is None:
         yield lambda: ({}, "")
         return

@@ -135,8 +135,13 @@ class _Walk(Fields):
     output: str
     most: int
 
-    def enter(self, path: str, listed: set[str] | None) -> None:
-        """Look at a folder, whose path is empty or ends in a slash. listed: the files and folders that count."""
+    def enter(self, path: str, listed: set[str] | None) -> bool:
+        """Look at a folder; whether there is more in it than what is left out without a link.
+
+        Args:
+            path: Its path, which is empty or ends in a slash.
+            listed: The files and folders that count; None: all.
+        """
         chosen, top = self.chosen, self.chosen.top
         try:
             with os.scandir(top / path) as found:
@@ -144,34 +149,35 @@ class _Walk(Fields):
         except OSError as error:
             raise _unreadable(top / path, error) from None
         names = {entry.name for entry in entries}
-        if path and names >= _RUN:  # a run directory
-            return
+        if path and names >= _RUN:
+            return False
         before, linked = len(chosen.files), len(chosen.links)
-        if not (path and names & _VIRTUAL):
-            for entry in entries:
-                self._look(entry, f"{path}{entry.name}", listed)
+        whole = not names or (path and names & _VIRTUAL)
+        more = bool(whole) or sum(self._look(entry, path, listed) for entry in entries) > 0
         if path and len(chosen.files) == before:
-            chosen.links[linked:] = [path.rstrip("/")]  # nothing in it is copied: one link for all
+            chosen.links[linked:] = [path.rstrip("/")] if more else []  # nothing in it is copied: one link for all
+        return more
 
-    def _look(self, entry: os.DirEntry[str], path: str, listed: set[str] | None) -> None:
-        chosen, real = self.chosen, f"{self.chosen.top}/{path}"
+    def _look(self, entry: os.DirEntry[str], above: str, listed: set[str] | None) -> bool:
+        chosen, path = self.chosen, f"{above}{entry.name}"
+        real = f"{chosen.top}/{path}"
         chosen.cut = chosen.cut or len(chosen.files) + len(chosen.links) > self.most
         if entry.name in _NEVER or real in self.never or chosen.cut:
-            return
+            return False
         folder = entry.is_dir(follow_symlinks=False)
         known = listed is None or path in listed
         if not known or _SECRET.fullmatch(entry.name) or real == self.output or self.ignored(path, folder):
             chosen.links.append(path)
         elif folder:
-            inner = listed
             if listed is not None and os.path.lexists(f"{real}/.git"):  # a submodule, or a repository of its own
-                inner = _listed(chosen.top, f"{path}/")
-            self.enter(f"{path}/", inner)
+                listed = _listed(chosen.top, f"{path}/")
+            return self.enter(f"{path}/", listed)
         elif entry.is_file(follow_symlinks=False) or entry.is_symlink():
             with contextlib.suppress(FileNotFoundError):
                 chosen.files[path] = entry.stat(follow_symlinks=False)
         else:
             chosen.links.append(path)
+        return True
 
 
 def ignored_by(text: str) -> Callable[[str, bool], bool]:
@@ -220,7 +226,7 @@ def _most(name: str) -> int:
 def _need_room(chosen: Chosen) -> None:
     """Raise SpecError for what is too large, and name the three largest parts of it."""
     count, total = len(chosen.files) + len(chosen.links), chosen.bytes
-    most_files, most_bytes = _most("GRIDTF_SNAPSHOT_FILES"), _most("GRIDTF_SNAPSHOT_MB") * 10**6
+    most_files, most_bytes = _most("GRIDTF_SNAPSHOT_FILES"), _most("GRIDTF_SNAPSHOT_MB") << 20
     if count <= most_files and total <= most_bytes:
         return
     parts: Counter[str] = Counter()

@@ -67,7 +67,8 @@ def submit(
     """
     plan = prepare(spec, sources, trusted, origin)
     with contextlib.ExitStack() as stack:
-        about = stack.enter_context(code.asked(Path(plan.spec.chdir or ".")))
+        folder = None if plan.origin.get("snapshot") else Path(plan.spec.chdir or ".")
+        about = stack.enter_context(code.asked(folder))
         plan = _make_run_dir(plan)
         stack.enter_context(_guarded(plan.run_dir))
         stack.enter_context(_located(plan.sources))

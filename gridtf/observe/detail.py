@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from gridtf.errors import RunDirError
 from gridtf.observe import steps
+from gridtf.observe.codelines import code_of
 from gridtf.observe.state import AttemptView, JobView, TaskView
 from gridtf.run import recordtypes
-from gridtf.run.rundir import Attempt, RunDir, read_private, read_record
+from gridtf.run.rundir import Attempt, RunDir, read_record
 from gridtf.run.tail import last_lines
 from gridtf.states import JobState, TaskState
 from gridtf.values import as_dict
@@ -38,20 +39,6 @@ def detailed(view: JobView, now: float) -> JobView:
     silent = _silence(run, view, [task.log for task in read if task.log])
     attempts = tuple(_attempt(attempt, view) for attempt in run.attempts())
     return view.replace(tasks=tasks, attempts=attempts, unmoved=unmoved(view, silent, now), code=code_of(run))
-
-
-def code_of(run: RunDir) -> dict[str, Any] | None:
-    """What is known of the code and the Python of a job, as JobView has it; nothing for other users."""
-    latest = run.latest()
-    try:
-        known = read_private(run.code, recordtypes.Code) or {}
-        origin = (read_private(run.job, recordtypes.Job) or {}).get("origin", {})
-        packages = (read_record(latest.packages, recordtypes.Packages) if latest else None) or {}
-    except RunDirError:  # one of them is damaged
-        return None
-    snapshot = {"snapshot": origin["snapshot"]} if "snapshot" in origin else {}
-    pythons = {"pythons": packages["pythons"]} if packages else {}
-    return {**known, **snapshot, **pythons} or None
 
 
 def unmoved(view: JobView, silent: float | None, now: float) -> float | None:
