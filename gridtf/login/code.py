@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from fnmatch import translate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +24,16 @@ SECRETS = (
 _SECONDS = 2.0  # for all questions of a submission; a work tree on a slow file system is then not known
 _LEFT = 0.2  # for the end of one that was killed
 _MOST_DIFF = 1 << 20  # bytes
-_MOST_NAMES = 1000  # of untracked files
+_MOST_NAMES = 1000  # of untracked and of changed files, and of changed ones
 # What a repository's configuration could have git run is turned off; no lock is taken.
 _SAFE = ("--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
-_DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD", "--", ".")
+_DIFF = ("--literal-pathspecs", "diff", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD", "--")
+_SECRET = re.compile("|".join(map(translate, SECRETS)))
+
+
+def is_secret(name: str) -> bool:
+    """Whether a file or a folder of this name probably holds keys or passwords. Pure."""
+    return _SECRET.fullmatch(name) is not None
 
 
 def work_tree(folder: Path) -> Path | None:
@@ -122,12 +129,13 @@ def asked(folder: Path | None) -> Iterator[Callable[[], tuple[Record, str]]]:
         record: Record = {"folder": str(top), **_about(told)}
         if url:  # without a user's name and password
             record["remote"] = re.sub(r"(?<=://)[^/@]*@", "", os.fsdecode(url).strip())
-        if not (told and record["dirty"] and record["commit"]):
+        changed = [path for path in _changed(told or b"") if not any(map(is_secret, path.split("/")))]
+        if not (changed and record["commit"]):
             return record, ""
-        hidden = [f":(exclude,glob)**/{name}{below}" for name in SECRETS for below in ("", "/**")]
-        diff = answer(git(top, *_DIFF, *hidden), end - time.monotonic(), _MOST_DIFF + 1)
+        diff = answer(git(top, *_DIFF, *changed[:_MOST_NAMES]), end - time.monotonic(), _MOST_DIFF + 1)
         text = (diff or b"")[:_MOST_DIFF].decode("utf-8", "surrogateescape")
-        return {**record, "diff": None if diff is None else len(diff) <= _MOST_DIFF}, text
+        whole = diff is not None and len(diff) <= _MOST_DIFF and len(changed) <= _MOST_NAMES
+        return {**record, "diff": None if diff is None else whole}, text
 
     try:
         yield answers
@@ -141,16 +149,26 @@ def _about(status: bytes | None) -> Record:
     """What git-status(1), Porcelain Format Version 2, tells. Pure."""
     if status is None:
         return {"unknown": f"git did not answer within {_SECONDS:g} s, or refused to"}
-    lines = os.fsdecode(status).split("\0")
+    lines = _lines(status)
     heads = {words[1]: words[2] for line in lines if len(words := line.split(" ", 2)) == 3 and words[0] == "#"}
     new = [line[2:] for line in lines if line.startswith("? ")]
     commit, branch = heads.get("branch.oid", "("), heads.get("branch.head", "(")
     return {
         "commit": None if commit.startswith("(") else commit,  # (initial)
         "branch": None if branch.startswith("(") else branch,  # (detached)
-        "dirty": any(re.match("[12u] ", line) for line in lines),
+        "dirty": bool(_changed(status)),
         "untracked": new[:_MOST_NAMES],
     }
+
+
+def _changed(status: bytes) -> list[str]:
+    """The tracked files that differ from the commit. Pure."""
+    entries = [re.match(r"(?:1(?: \S+){7}|2(?: \S+){8}|u(?: \S+){9}) (.*)", line, re.DOTALL) for line in _lines(status)]
+    return [entry[1] for entry in entries if entry]
+
+
+def _lines(status: bytes) -> list[str]:
+    return os.fsdecode(status).split("\0")
 
 
 def write(run: RunDir, record: Mapping[str, Any], diff: str) -> None:

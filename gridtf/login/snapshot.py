@@ -15,7 +15,6 @@ import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from fnmatch import translate
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,6 @@ _FICLONE = 0x40049409  # ioctl_ficlonerange(2)
 _BLOCK = 1 << 20
 # Times of file systems are exact to two seconds at worst: what is as young as that may change without a trace.
 _YOUNG = 2_000_000_000
-_SECRET = re.compile("|".join(map(translate, code.SECRETS)))
 # Neither copied nor linked: git would mix up two work trees, Python the modules; run directories would contain this.
 _NEVER = frozenset({".git", "__pycache__", RUN_ROOT, STORE})
 _VIRTUAL, _RUN = frozenset({"pyvenv.cfg", "conda-meta"}), frozenset({"job.json", "job.sh"})
@@ -166,7 +164,7 @@ class _Walk(Fields):
             return False
         folder = entry.is_dir(follow_symlinks=False)
         known = listed is None or path in listed
-        if not known or _SECRET.fullmatch(entry.name) or real == self.output or self.ignored(path, folder):
+        if not known or code.is_secret(entry.name) or real == self.output or self.ignored(path, folder):
             chosen.links.append(path)
         elif folder:
             if listed is not None and os.path.lexists(f"{real}/.git"):  # a submodule, or a repository of its own
@@ -270,8 +268,14 @@ class Snapshot(Value):
     temporary: Path | None = None
 
     def publish(self) -> None:
-        """Give a new snapshot its name: the record of a job that needs it is written, so that it is not removed."""
-        if self.temporary is not None:
+        """Give a new snapshot its name: the record of a job that needs it is written, so that it is not removed.
+
+        Raises:
+            RunDirError: When an older one has been removed before.
+        """
+        if self.temporary is None:
+            existing(self.path)
+        else:
             try:
                 self.temporary.rename(self.path)
             except OSError as error:

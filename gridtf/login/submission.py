@@ -65,11 +65,10 @@ def submit(
         SchedulerError: When the scheduler refuses the job.
         MaybeSubmittedError: When it is unknown whether the scheduler accepted the job.
     """
-    plan = prepare(spec, sources, trusted, origin)
     with contextlib.ExitStack() as stack:
-        folder = None if plan.origin.get("snapshot") else Path(plan.spec.chdir or ".")
-        about = stack.enter_context(code.asked(folder))
-        plan = _make_run_dir(plan)
+        folder = None if origin and "snapshot" in origin else here() / (spec.chdir or "")
+        about = stack.enter_context(code.asked(folder))  # git works meanwhile
+        plan = _make_run_dir(prepare(spec, sources, trusted, origin))
         stack.enter_context(_guarded(plan.run_dir))
         stack.enter_context(_located(plan.sources))
         known, snapshot = stack.enter_context(_code_of(plan, about))
@@ -176,7 +175,7 @@ def prepare(
 
 
 def script(plan: Plan) -> str:
-    """The job script of a plan.
+    """The job script of a plan; that of a plan with a snapshot in its origin runs in that one.
 
     Raises:
         UsageError: For values that the script or the scheduler cannot accept.
@@ -185,6 +184,10 @@ def script(plan: Plan) -> str:
     from gridtf.login import render
 
     with _located(plan.sources):
+        if "snapshot" in plan.origin and not plan.moved:
+            from gridtf.login import snapshot
+
+            plan = in_snapshot(plan, snapshot.existing(Path(plan.origin["snapshot"])))
         return render.script(plan)
 
 
