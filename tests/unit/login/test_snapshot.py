@@ -582,6 +582,28 @@ def test_snapshot_of_another_job_is_taken(here: Path, fake: FakeScheduler, monke
         submission.submit(JOB, origin={"snapshot": str(first)})
 
 
+def test_script_of_a_job_in_another_one_s_snapshot_is_shown_as_it_would_run(here: Path) -> None:
+    first = submission.submit(JOB)
+    plan = submission.prepare(JOB, origin={"snapshot": str(taken(first))})
+    assert f"\ncd -- {shlex.quote(str(taken(first)))} ||" in submission.script(plan)
+    assert plan.spec.chdir == str(here)
+
+
+def test_snapshot_that_is_removed_during_a_submission(here: Path, fake: FakeScheduler, monkeypatch: Patch) -> None:
+    first = submit()
+
+    def removed(self: snapshot.Snapshot, spec: JobSpec) -> JobSpec:
+        shutil.rmtree(first, ignore_errors=True)
+        return spec
+
+    plan = submission.prepare(JOB)
+    monkeypatch.setattr(submission, "prepare", lambda *_: plan.replace(origin={"snapshot": str(first)}))
+    monkeypatch.setattr(snapshot.Snapshot, "inside", removed)
+    with pytest.raises(RunDirError, match="does not exist any more"):
+        submission.submit(JOB, origin={"snapshot": str(first)})
+    assert fake.count == 1
+
+
 def test_resumed_job_runs_the_snapshot(here: Path, fake: FakeScheduler) -> None:
     job = submission.submit(JOB)
     attempt = job.run.new_attempt()
