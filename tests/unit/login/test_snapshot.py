@@ -204,15 +204,18 @@ def test_without_git_or_with_a_broken_repository_the_folder_counts(here: Path, m
     assert tree(submit(run_dir="second", command=(shutil.which("true", path="/bin:/usr/bin"),)))
 
 
-def test_configuration_of_the_repository_runs_no_program(repository: Path) -> None:
-    hook = repository / "hook"
-    hook.write_text(f"#!/bin/sh\ntouch {repository}/ran\n")
+def test_configuration_of_the_repository_runs_no_program(repository: Path, tmp_path: Path) -> None:
+    hook = tmp_path / "hook"  # git has a shell run it
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     hook.chmod(0o755)
     for name in ("core.fsmonitor", "diff.external", "core.pager"):
         git(repository, "config", name, str(hook))
     put(repository, **{"train.py": "changed"})
+    (tmp_path / "ran").unlink(missing_ok=True)  # git config may have run it
     submit()
-    assert not (repository / "ran").exists()
+    assert not (tmp_path / "ran").exists()
+    git(repository, "status")
+    assert (tmp_path / "ran").exists()
 
 
 def test_names_of_any_bytes(repository: Path) -> None:
@@ -270,7 +273,8 @@ def test_equal_files_of_two_snapshots_are_linked(here: Path, monkeypatch: Patch)
     (here / "edited").write_text("54321")  # as long, and with the time of the old one
     os.utime(here / "edited", ns=(before.st_atime_ns, before.st_mtime_ns))
     (first / "spoilt").chmod(0o644)  # by a job
-    (first / "spoilt").write_text("spoilt")
+    (first / "spoilt").write_text("longer than before")
+    (first / "spoilt").chmod(0o444)
     second = submit()
     assert tree(second) == {
         "train.py": "print('as submitted')\n",
@@ -489,8 +493,8 @@ def test_folder_that_is_too_large_is_refused_with_its_largest_parts(here: Path, 
 def test_folder_with_very_many_files_is_not_looked_at_whole(here: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("GRIDTF_SNAPSHOT_FILES", "2")
     put(here, **{f"f{number}": "" for number in range(20)})
-    with pytest.raises(UsageError, match="has more than 9 files"):
-        submit()
+    with pytest.raises(UsageError, match=r"^gridtf.toml:3: snapshot: .* has more than 9 files"):
+        submission.submit(JOB, {"snapshot": "gridtf.toml:3"})
 
 
 def test_two_submissions_at_once(here: Path, fake: FakeScheduler, monkeypatch: Patch) -> None:
