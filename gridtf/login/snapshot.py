@@ -42,7 +42,6 @@ _YOUNG = 2_000_000_000
 # Neither copied nor linked: git would mix up two work trees, Python the modules; run directories would contain this.
 _NEVER = frozenset({".git", "__pycache__", RUN_ROOT, STORE})
 _VIRTUAL, _RUN = frozenset({"pyvenv.cfg", "conda-meta"}), frozenset({"job.json", "job.sh"})
-_SETTABLE = (stat.S_IWUSR, stat.S_IWGRP, stat.S_IWOTH)
 
 
 Known = Callable[[], tuple[Record, str]]
@@ -504,7 +503,7 @@ def _linked(old: str, target: str, status: os.stat_result) -> bool:
     """Link a file of an earlier snapshot, if it is still as it was copied. False also where no further link can be."""
     try:
         kept = os.lstat(old)
-        unchanged = stat.S_ISREG(kept.st_mode) and not kept.st_mode & sum(_SETTABLE) and kept.st_uid == os.geteuid()
+        unchanged = stat.S_ISREG(kept.st_mode) and not kept.st_mode & 0o222 and kept.st_uid == os.geteuid()
         if not unchanged or (kept.st_size, kept.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
             return False
         os.link(old, target, follow_symlinks=False)
@@ -560,7 +559,9 @@ def _fill(source: int, copy: int, length: int) -> None:
     while place < length:
         try:
             place = os.lseek(source, place, os.SEEK_DATA)
-        except OSError:  # ENXIO: a hole up to the end
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # a hole up to the end
+                raise
             break
         end = min(os.lseek(source, place, os.SEEK_HOLE), length)
         while place < end and (data := os.pread(source, min(_BLOCK, end - place), place)):
