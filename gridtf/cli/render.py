@@ -91,8 +91,8 @@ def _without_secrets(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _copied(plan: Plan) -> dict[str, Any]:
-    """What a snapshot would contain, as JSON values; empty without one."""
-    if not plan.spec.snapshot:
+    """What a new snapshot would contain, as JSON values; empty without one."""
+    if not plan.spec.snapshot or "snapshot" in plan.origin:
         return {}
     from gridtf.login import snapshot
 
