@@ -227,9 +227,15 @@ class System:
 
     def tensorflow_version(self, program: str, environ: Mapping[str, str], folder: Path) -> str | None:
         """The version of TensorFlow that a program would import; empty: none; None: not known."""
-        from gridtf.host import pythons  # loaded when it is needed, like the next one: the launcher needs neither
+        from gridtf.host import pythons  # loaded when it is needed, like the next ones
 
         return pythons.tensorflow_version(program, environ, folder)
+
+    def packages(self, program: str, environ: Mapping[str, str], folder: Path) -> Mapping[str, object] | None:
+        """What is installed for the Python of a program; None: not known."""
+        from gridtf.host import pythons
+
+        return pythons.packages(program, environ, folder)
 
     def mapped_files(self, pid: int, most: int) -> str:
         """The memory maps of a process and its descendants, at most this many processes."""

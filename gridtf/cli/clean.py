@@ -49,15 +49,20 @@ def run(arguments: Namespace) -> int:
     chosen = cleaning.choose(runs, choice, time.time())
     going = [one for one, why in chosen if not why]
     kept = _show_kept(chosen)
-    if not going:
+    code = cleaning.snapshots(runs, [one.run.path for one in going])
+    if not going and not code:
         output.message("gridtf: there is nothing to remove")
         return int(bool(arguments.jobs))
-    total = _show(going, choice)
+    total = _show(going, choice) if going else 0
+    for path in code:
+        output.message(plain(f"gridtf: no other run needs the snapshot {path}"))
     if arguments.dry_run:
         return 0
     results = " (their output stays)" if choice.keep_output else " with their output"
+    what = [f"{counted(len(going), 'run')}, {size(total)}{results}"] if going else []
+    what += [counted(len(code), "snapshot")] if code else []
     if not arguments.yes and not agreed(
-        f"Remove {counted(len(going), 'run')}, {size(total)}{results}? [y/N]",
+        f"Remove {' and '.join(what)}? [y/N]",
         "nothing was removed",
         "--yes removes them without asking, --dry-run only shows them",
     ):
@@ -68,7 +73,9 @@ def run(arguments: Namespace) -> int:
     chosen = cleaning.choose(runs, again, time.time())
     kept += _show_kept(chosen)
     failed = [one for one, why in chosen if not why and not _remove(one, choice)]
-    return int(bool(failed or (kept and arguments.jobs)))
+    free = cleaning.snapshots(runs, (), {path.parent for path in code})
+    spared = [path for path in free if path in code and not _free(path)]
+    return int(bool(failed or spared or (kept and arguments.jobs)))
 
 
 def _choice(arguments: Namespace, runs: Sequence[Found]) -> Choice:
@@ -141,6 +148,19 @@ def _remove(one: Found, choice: Choice) -> bool:
     if problem:
         output.message(f"gridtf: {plain(problem)}")
     return not problem
+
+
+def _free(path: Path) -> bool:
+    """Remove a snapshot, and say what went wrong; whether nothing did."""
+    from gridtf.login import snapshot, submission
+
+    try:
+        snapshot.remove(path)
+    except RunDirError as error:
+        output.message(f"gridtf: {plain(error.what)}")
+        return False
+    submission.remove_default_root(path.parents[1])
+    return True
 
 
 def _age(text: str) -> float:

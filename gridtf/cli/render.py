@@ -61,15 +61,16 @@ def show(given: Configured, *, as_json: bool = False, defaults: bool = False) ->
     """
     from gridtf.login import submission
 
-    plan = submission.prepare(given.spec, given.sources, given.trusted)
+    plan = submission.prepare(given.spec, given.sources, given.trusted, given.origin)
     script = submission.script(plan)
     command = submission.command(plan)
+    copied = _copied(plan)
     if as_json:
-        output.write(f"{json.dumps(_as_dict(plan, command, script), indent=2)}\n")
+        output.write(f"{json.dumps({**_as_dict(plan, command, script), **copied}, indent=2)}\n")
         return 0
     for note in precheck.notes(plan.spec):
         output.message(f"gridtf: {plain(note)}")
-    output.message(_about(plan, command, defaults=defaults))
+    output.message(_about(plan, command, copied, defaults=defaults))
     if output.on_terminal():
         output.write("".join(f"{plain(line)}\n" for line in script.split("\n")[:-1]))
     else:
@@ -101,7 +102,18 @@ def _without_secrets(spec: dict[str, Any]) -> dict[str, Any]:
     return masked
 
 
-def _about(plan: Plan, command: Sequence[str], *, defaults: bool) -> str:
+def _copied(plan: Plan) -> dict[str, Any]:
+    """What a new snapshot would contain, as JSON values; empty without one."""
+    if not plan.spec.snapshot or "snapshot" in plan.origin:
+        return {}
+    from gridtf.login import snapshot
+
+    chosen = snapshot.choose(plan)
+    about = {"folder": str(chosen.top), "files": len(chosen.files), "bytes": chosen.bytes, "left_out": chosen.links}
+    return {"snapshot": {**about, "text": chosen.described()}}
+
+
+def _about(plan: Plan, command: Sequence[str], copied: dict[str, Any], *, defaults: bool) -> str:
     taken = plan.spec.run_dir is not None and os.path.lexists(plan.run_dir)
     request = plan.request
     slots = plan.scheduler.login.slots(request)
@@ -114,6 +126,7 @@ def _about(plan: Plan, command: Sequence[str], *, defaults: bool) -> str:
         f"submit runs    {shlex.join(command)} < {script}",
         f"resources      {'; '.join([_resources(request, plan.spec.cpus_per_task, slots), *_components(request)])}",
         f"tasks          {', '.join(_tasks(request, slots))}",
+        *([f"snapshot       submit copies {copied['snapshot']['text']}"] if copied else []),
         *([f"ranks          {mpi.named(ranks)}: {why}"] if ranks else []),
         "values",
     ]

@@ -30,6 +30,8 @@ def parser(**more: Any) -> Parser:
     bundle_help = "instead, write an archive for a support ticket: records and the last of each log, secrets masked"
     made.add_argument("--bundle", action="store_true", help=bundle_help)
     made.add_argument("--anonymous", action="store_true", help="in the archive, replace your name and home folder too")
+    code_help = "also show how the code differs from its commit; in the archive, the files of its snapshot too"
+    made.add_argument("--with-code", action="store_true", help=code_help)
     return made
 
 
@@ -43,7 +45,12 @@ def run(arguments: Namespace) -> int:
     for job in jobs:
         registry.need_run(job.run)
         registry.need_one_job(job.run, "report")
-    content = _archive(jobs[0], anonymous=arguments.anonymous) if arguments.bundle else _page(jobs)
+    if arguments.with_code and arguments.other:
+        raise UsageError("--with-code is for one job", hint="gridtf report --with-code JOB")
+    if arguments.bundle:
+        content: bytes | str = _archive(jobs[0], anonymous=arguments.anonymous, with_code=arguments.with_code)
+    else:
+        content = _page(jobs, with_code=arguments.with_code)
     if arguments.output == "-":
         output.write(content if isinstance(content, bytes) else content.encode())
         return 0
@@ -57,20 +64,22 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _page(jobs: list[Job]) -> str:
+def _page(jobs: list[Job], *, with_code: bool) -> str:
     from gridtf.report import page
 
     now = time.time()
-    return page.of_job(jobs[0].run, now) if len(jobs) == 1 else page.of_two(jobs[0].run, jobs[1].run, now)
+    if len(jobs) == 1:
+        return page.of_job(jobs[0].run, now, with_code=with_code)
+    return page.of_two(jobs[0].run, jobs[1].run, now)
 
 
-def _archive(job: Job, *, anonymous: bool) -> bytes:
+def _archive(job: Job, *, anonymous: bool, with_code: bool) -> bytes:
     from gridtf.cli import doctor
     from gridtf.report import bundle
 
     own = {str(Path.home()): "HOME", files.user_name(os.getuid()): "USER"} if anonymous else {}
     examined = doctor.as_json().replace('"key":', '"setting":')  # no key that is a secret
-    return bundle.make(job.run, examined, own, time.time())
+    return bundle.make(job.run, examined, own, time.time(), with_code=with_code)
 
 
 def _word(job: Job) -> str:

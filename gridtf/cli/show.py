@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridtf.cli import style, tasktable
+from gridtf.observe.codelines import code_lines
 from gridtf.states import ENDED, JobState
 from gridtf.text import duration, hanging, plain
 from gridtf.values import Value, as_dict, fields
@@ -77,6 +78,7 @@ def job(view: JobView, now: float, width: int | None = None) -> str:
         if view.params
         else [],
         "run directory": [f"{view.run_dir}"],
+        "code": code_lines(view.code or {}),
         "attempts": _chain(view),
     }
     lines = []

@@ -155,6 +155,7 @@ def job_spec(nodes: int, given: Configured, *, end: bool = False) -> JobSpec:
         container_binds=(),
         container_command=(),
         success_policy="all",
+        snapshot=False,
         tasks={"worker": TaskSpec(count=nodes)} if local else {},
         nodes=None if local else nodes,
         tasks_per_node=nodes if local else 1,

@@ -1,4 +1,4 @@
-"""The TensorFlow that a Python has, read from the names of its folders: nothing is started or imported."""
+"""The packages that a Python has, such as TensorFlow, read from names of folders: nothing is started or imported."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+TYPE_CHECKING = False  # typing would take longer to import than all of this
+if TYPE_CHECKING:
+    from typing import Any
+
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?")
 # Distributions that provide the module tensorflow, as installers name their metadata: tensorflow_cpu-2.21.0.dist-info.
 _TENSORFLOW = re.compile(
     r"(?:intel_)?(?:tensorflow|tf_nightly)(?:_(?:cpu|gpu|rocm|intel|macos|aws|cpu_aws))?-(\d[^-]*)(?:-py[\d.]+)?"
     r"\.(?:dist|egg)-info"
 )
+_PACKAGE = re.compile(r"(.+?)-(\d[^-]*)(?:-py[\d.]+)?\.(?:dist|egg)-info")
+_NUMBER = re.compile(r"/python(\d\.\d+)/")
 
 
 def tensorflow_version(program: str, environ: Mapping[str, str], folder: Path) -> str | None:
@@ -27,15 +33,44 @@ def tensorflow_version(program: str, environ: Mapping[str, str], folder: Path) -
         Such as ``2.21.0``; empty when the Python has none. None when that is not known: the program is not a Python,
         or not one whose folders are where Python's own build, venv, conda and Debian put them.
     """
+    found = _installed(program, environ, folder)
+    if found is None:
+        return None
+    return next((match[1] for name in found[1] if (match := _TENSORFLOW.fullmatch(name))), "")
+
+
+def packages(program: str, environ: Mapping[str, str], folder: Path) -> dict[str, Any] | None:
+    """Find what is installed for the Python of a command.
+
+    Args:
+        program: The first word of the command.
+        environ: Its environment: PATH, PYTHONPATH, HOME.
+        folder: Its working folder.
+
+    Returns:
+        ``python``: its path; ``version``: such as 3.11, empty when not known; ``packages``: name -> version. None as
+        tensorflow_version.
+    """
+    found = _installed(program, environ, folder)
+    if found is None:
+        return None
+    python, names, number = found
+    matches = [match for name in names if (match := _PACKAGE.fullmatch(name))]
+    versions = {match[1].replace("_", "-").lower(): match[2] for match in reversed(matches)}  # the first one counts
+    return {"python": str(python), "version": number, "packages": dict(sorted(versions.items()))}
+
+
+def _installed(program: str, environ: Mapping[str, str], folder: Path) -> tuple[Path, list[str], str] | None:
+    """The file of a Python, the names in its folders for packages, and its version."""
     if not _PYTHON.fullmatch(program.rpartition("/")[2]):
         return None
     python = _found(program, environ.get("PATH", os.defpath), folder)
     sites = [site for site in _site_folders(python, environ) if _is(Path.is_dir, site)] if python else []
-    if not sites:
+    if python is None or not sites:
         return None
     extra = (folder / path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path)
-    names = (name for site in (*extra, *sites) for name in _names(site))
-    return next((match[1] for name in names if (match := _TENSORFLOW.fullmatch(name))), "")
+    names = [name for site in (*extra, *sites) for name in _names(site)]
+    return python, names, next((match[1] for site in sites if (match := _NUMBER.search(str(site)))), "")
 
 
 def _found(program: str, path: str, folder: Path) -> Path | None:

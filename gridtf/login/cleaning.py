@@ -6,15 +6,16 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from gridtf import files
 from gridtf.errors import RunDirError
 from gridtf.login.submission import remove_default_root
 from gridtf.observe import jobs
 from gridtf.observe.state import JobView
-from gridtf.run import registry
-from gridtf.run.rundir import RunDir, is_ours, listdir, owner
+from gridtf.run import recordtypes, registry
+from gridtf.run.rundir import RunDir, is_ours, listdir, owner, read_record
 from gridtf.schedulers.api import JobStatus
 from gridtf.states import JobState
 from gridtf.values import Value
@@ -129,12 +130,38 @@ def _used_by(run: RunDir, staying: Sequence[JobView]) -> str:
     return f"job {users[0]} has its output in it" if users else ""
 
 
+def snapshots(runs: Sequence[Found], going: Collection[Path], more: Collection[Path] = ()) -> list[Path]:
+    """The snapshots of code that no run directory needs once some are removed, and what is left of interrupted ones.
+
+    Args:
+        runs: All runs of this user's index; those beside their run directories count as well.
+        going: The run directories that are to be removed.
+        more: Folders of snapshots, besides those that are found.
+    """
+    from gridtf.login import snapshot
+
+    roots = {one.run.path.parent for one in runs}
+    try:
+        beside = {root / name for root in roots for name in listdir(root)} | {one.run.path for one in runs}
+        there = [path for path in beside if files.is_file(RunDir(path).job) and is_ours(path)]
+        known = {path: read_record(RunDir(path).job, recordtypes.Job, own=True) for path in there}
+    except RunDirError:  # what that one needs is not known
+        return []
+    needed = {path: snapshot.needed(record) for path, record in known.items()}
+    stores = {
+        *more,
+        *(snapshot.store_of(root) for root in roots),
+        *(Path(one).parent for one in needed.values() if one),
+    }
+    return [*snapshot.unneeded(stores, {one for path, one in needed.items() if path not in going})]
+
+
 def size(folder: Path) -> int:
     """Bytes that a folder takes on its disk; 0 where it may not be listed or does not exist. No link is followed."""
     total = 0
     with contextlib.suppress(OSError):  # it does not exist, or may not be listed
-        for _, _, files, descriptor in os.fwalk(folder):
-            for name in files:
+        for _, _, names, descriptor in os.fwalk(folder):
+            for name in names:
                 with contextlib.suppress(FileNotFoundError):
                     total += os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_blocks * 512
     return total
@@ -178,8 +205,8 @@ def remove(run: RunDir, environ: Mapping[str, str], *, keep_output: bool = False
 def _removed(top: Path) -> Iterator[str]:
     """Remove a folder and all that is in it; yields what cannot be removed, the cause before its consequences."""
     closed: list[OSError] = []
-    for folder, folders, files, descriptor in os.fwalk(top, topdown=False, onerror=closed.append):
-        for name in (*files, *folders):
+    for folder, folders, names, descriptor in os.fwalk(top, topdown=False, onerror=closed.append):
+        for name in (*names, *folders):
             try:
                 kind = os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode
                 (os.rmdir if stat.S_ISDIR(kind) else os.unlink)(name, dir_fd=descriptor)

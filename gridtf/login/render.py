@@ -58,6 +58,7 @@ def _values(plan: Plan) -> dict[str, Any]:
         "directive_prefix": scheduler.login.directive_prefix,
         "directives": scheduler.login.directives(plan),
         "chdir": spec.chdir,
+        "moved": plan.moved,
         "setup": spec.setup,
         "setup_by_source": config.setup_by_source(spec, plan.sources),
         "env": dict(spec.env),

@@ -17,7 +17,6 @@ from gridtf.run import recordtypes, registry
 from gridtf.run.rundir import Record, RunDir, here, listdir, read_private, read_record
 
 _OUTPUT = f"env.{OUTPUT_DIR}"
-_CODE = {"commit?": (str, None)}  # the part of code.json that is used here
 
 
 def again(job: Job, typed: config.Typed, *, code_now: bool = False) -> config.Configured:
@@ -80,7 +79,7 @@ def code_notes(made: config.Configured, job: Job) -> list[str]:
         job: The new job.
     """
     runs = (RunDir(made.origin["rerun_of"]), job.run)
-    before, now = ((read_private(run.path / "code.json", _CODE) or {}).get("commit") for run in runs)
+    before, now = ((read_private(run.code, recordtypes.Code) or {}).get("commit") for run in runs)
     if "snapshot" in made.origin or not (before and now) or before == now:
         return []
     return [f"it runs the code as it is now, commit {now:.10}; that of the other job was {before:.10}"]

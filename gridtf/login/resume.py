@@ -51,7 +51,8 @@ def resume(job: Job) -> Job:
         raise RunDirError(
             f"the folder with its results, {job.output_dir}, does not exist any more, or is closed to you"
         )
-    return submission.submit(spec, record.get("sources"), claim=lambda new: _claim(job.output_dir, new))
+    code = {key: path for key, path in record.get("origin", {}).items() if key == "snapshot"}
+    return submission.submit(spec, record.get("sources"), claim=lambda new: _claim(job.output_dir, new), origin=code)
 
 
 def need_own(job: Job, command: str) -> None:

@@ -16,6 +16,7 @@ from gridtf.errors import MaybeSubmittedError, RunDirError, SpecError
 from gridtf.jobspec import config, precheck
 from gridtf.jobspec.checks import need_parameters, need_program, need_walltime
 from gridtf.jobspec.spec import JobSpec, container_path
+from gridtf.login import code
 from gridtf.run import registry
 from gridtf.run.rundir import (
     RUN_ROOT,
@@ -34,6 +35,7 @@ from gridtf.schedulers.api import JobIdentity, Plan
 
 if TYPE_CHECKING:
     from gridtf.login.job import Job
+    from gridtf.login.snapshot import Known, Snapshot
 
 
 def submit(
@@ -63,10 +65,21 @@ def submit(
         SchedulerError: When the scheduler refuses the job.
         MaybeSubmittedError: When it is unknown whether the scheduler accepted the job.
     """
-    plan = _make_run_dir(prepare(spec, sources, trusted)).replace(origin=origin or {})
-    with _guarded(plan.run_dir):
+    with contextlib.ExitStack() as stack:
+        folder = None if origin and "snapshot" in origin else here() / (spec.chdir or "")
+        about = stack.enter_context(code.asked(folder))  # git works meanwhile
+        plan = _make_run_dir(prepare(spec, sources, trusted, origin))
+        stack.enter_context(_guarded(plan.run_dir))
+        stack.enter_context(_located(plan.sources))
+        known, snapshot = stack.enter_context(_code_of(plan, about))
         claim(plan.run_dir)
-        submitted, notes = _hand_over(plan.replace(script=script(plan)), command(plan))
+        inside = in_snapshot(plan, snapshot)
+        ready = inside.replace(script=script(inside)), command(inside)
+        code.write(RunDir(plan.run_dir), *known())
+        registry.write_job(RunDir(plan.run_dir), plan.spec, plan.sources, dict(inside.origin))
+        if snapshot is not None:
+            snapshot.publish()
+        submitted, notes = _hand_over(*ready)
     try:
         registry.add(plan.run_dir, submitted, os.environ)
     except RunDirError as error:  # the job itself runs
@@ -76,7 +89,29 @@ def submit(
     return job.Job(RunDir(plan.run_dir, (submitted["scheduler"], submitted["job_id"])), notes)
 
 
-def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: frozenset[int] | None = None) -> Plan:
+def _code_of(plan: Plan, about: Known) -> contextlib.AbstractContextManager[tuple[Known, Snapshot | None]]:
+    """What is known of a job's code, and its snapshot: the given one, a new one, or none."""
+    if not (plan.origin.get("snapshot") or plan.spec.snapshot):
+        return contextlib.nullcontext((about, None))
+    from gridtf.login import snapshot
+
+    return snapshot.of(plan, about)
+
+
+def in_snapshot(plan: Plan, snapshot: Snapshot | None) -> Plan:
+    """The plan of a job that runs in a snapshot; None: in its working folder."""
+    if snapshot is None:
+        return plan
+    paths = str(snapshot.top), str(snapshot.path)
+    return plan.replace(spec=snapshot.inside(plan.spec), moved=paths, origin={**plan.origin, "snapshot": paths[1]})
+
+
+def prepare(
+    spec: JobSpec,
+    sources: Mapping[str, str] | None = None,
+    trusted: frozenset[int] | None = None,
+    origin: Mapping[str, Any] | None = None,
+) -> Plan:
     """Resolve a job into a plan, without side effects.
 
     Relative paths are resolved against the current folder; the default run root is in the job's working folder.
@@ -85,6 +120,7 @@ def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fr
         spec: The job; without a scheduler, the one available on this machine is taken.
         sources: Where each value of spec came from, as for submit.
         trusted: Ids of users besides this one and root who may own the template, as for submit.
+        origin: What the job comes from, as for submit.
 
     Returns:
         The plan: what ``gridtf render`` shows and submit submits.
@@ -114,7 +150,12 @@ def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fr
         scheduler = schedulers.get(name)
         request = scheduler.login.resolve(spec)
         request = request.replace(mpi=mpi.starter(spec, scheduler, os.environ)[0])
-        precheck.check(spec, sources)
+        if origin and "snapshot" in origin:
+            from gridtf.login import snapshot
+
+            precheck.check(snapshot.existing(Path(origin["snapshot"])).inside(spec), sources)
+        else:
+            precheck.check(spec, sources)
     if spec.run_dir:
         run_dir = cwd / spec.run_dir
     else:
@@ -129,12 +170,13 @@ def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fr
         bootstrap=resources.bootstrap_script(),
         sources=sources,
         trusted=trusted,
+        origin=origin or {},
     )
     return scheduler.login.with_site(plan)
 
 
 def script(plan: Plan) -> str:
-    """The job script of a plan.
+    """The job script of a plan; that of a plan with a snapshot in its origin runs in that one.
 
     Raises:
         UsageError: For values that the script or the scheduler cannot accept.
@@ -143,6 +185,10 @@ def script(plan: Plan) -> str:
     from gridtf.login import render
 
     with _located(plan.sources):
+        if "snapshot" in plan.origin and not plan.moved:
+            from gridtf.login import snapshot
+
+            plan = in_snapshot(plan, snapshot.existing(Path(plan.origin["snapshot"])))
         return render.script(plan)
 
 
@@ -192,10 +238,9 @@ def _new_below(path: Path) -> bool:
 
 
 def _hand_over(plan: Plan, command: tuple[str, ...]) -> tuple[Record, tuple[str, ...]]:
-    """Write job.json and job.sh, submit, and write submitted.json. Returns that record and notes for the user."""
+    """Write job.sh, submit, and write submitted.json. Returns that record and notes for the user."""
     run = RunDir(plan.run_dir)
     scheduler = plan.scheduler
-    registry.write_job(run, plan.spec, plan.sources, dict(plan.origin))
     # to be read: what is submitted is the text. Its env may contain a password, as in job.json
     write_text(run.script, plan.script, mode=0o700)
     with _located(plan.sources):

@@ -1,4 +1,4 @@
-"""What ``gridtf status`` shows beyond the state of a job: its attempts, the ends of logs, whether anything moves."""
+"""What ``gridtf status`` shows beyond the state of a job: attempts, ends of logs, whether anything moves, its code."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gridtf.errors import RunDirError
 from gridtf.observe import steps
+from gridtf.observe.codelines import code_of
 from gridtf.observe.state import AttemptView, JobView, TaskView
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Attempt, RunDir, read_record
@@ -37,7 +38,7 @@ def detailed(view: JobView, now: float) -> JobView:
     tasks = tuple(_with_end(task, ends[task.name]) if task.name in ends else task for task in view.tasks)
     silent = _silence(run, view, [task.log for task in read if task.log])
     attempts = tuple(_attempt(attempt, view) for attempt in run.attempts())
-    return view.replace(tasks=tasks, attempts=attempts, unmoved=unmoved(view, silent, now))
+    return view.replace(tasks=tasks, attempts=attempts, unmoved=unmoved(view, silent, now), code=code_of(run))
 
 
 def unmoved(view: JobView, silent: float | None, now: float) -> float | None:

@@ -177,6 +177,9 @@ class JobView(Value):
         damaged: Records that are damaged, so that what they say is missing here: their paths below the run directory.
         submitted: When gridtf submitted it, in seconds since the epoch; None where another command did.
         params: Its parameters, name -> number, text, true or false; empty where only its owner may read them.
+        code: What is known of the code that runs, as code.json has it (commit, branch, dirty, remote …), with
+            ``snapshot``, the folder it runs in, and ``pythons``, what is installed for the Python of each task type;
+            None where nothing is. ``gridtf status`` alone reads it.
     """
 
     name: str
@@ -203,6 +206,7 @@ class JobView(Value):
     damaged: tuple[str, ...] = ()
     submitted: float | None = None
     params: Mapping[str, Any] = {}
+    code: Mapping[str, Any] | None = None
 
     @property
     def finished(self) -> bool:

@@ -15,18 +15,24 @@ from gridtf import __version__
 from gridtf.errors import RunDirError
 from gridtf.report import page
 from gridtf.report.gather import gather
-from gridtf.run.rundir import RunDir, cannot, open_plain
+from gridtf.run import recordtypes
+from gridtf.run.rundir import RunDir, cannot, open_plain, read_record
 from gridtf.secrets import MASK, Masker
 from gridtf.text import plain, size
 
 _RECORD, _LINES, _LOG = "record", "lines", "log"
 _MOST = {_RECORD: 8 << 20, _LINES: 1 << 20, _LOG: 64 << 10}  # bytes of a file
 _ALL_LOGS, _LEAST_LOG = 4 << 20, 4 << 10  # bytes of all logs together, and of each nevertheless
+_ALL_CODE = 8 << 20  # bytes of all files of a snapshot together
 _LONGEST_SECRET = 16 << 10  # bytes that are read before what is taken: of half a key it cannot be seen that it is one
 _ATTEMPT = r"attempt-\d+"
 _TAKEN = (
-    (_RECORD, rf"(job|submitted|cancelled|ended)\.json|{_ATTEMPT}/(state|ranks)/[^/]+\.json|join-[^/]+/[^/]+\.json"),
-    (_RECORD, rf"{_ATTEMPT}/((plan|rendezvous|stop|stacks(\.request)?|verdict)\.json|logs/[^/]+\.parts)"),
+    (
+        _RECORD,
+        rf"(job|submitted|cancelled|ended|code)\.json|{_ATTEMPT}/(state|ranks)/[^/]+\.json|join-[^/]+/[^/]+\.json",
+    ),
+    (_RECORD, rf"{_ATTEMPT}/((plan|packages|rendezvous|stop|stacks(\.request)?|verdict)\.json)"),
+    (_RECORD, rf"{_ATTEMPT}/logs/[^/]+\.parts"),
     (_LINES, rf"{_ATTEMPT}/(events|samples|logtimes)\.jsonl"),
     (_LOG, rf"job\.(sh|log)|{_ATTEMPT}/(agents\.log|(logs|mpi)/[^/]+)"),
 )
@@ -35,11 +41,12 @@ _WHY = {
     "listener.json": "it has the secret of the attempt",
     "output": "what the tasks have written",
     "array": "each element of a job array has an archive of its own",
+    "code.diff": "code: --with-code takes it",
     "data_dispatcher": "the journal of the data workers' dispatcher",
 }
 
 
-def make(run: RunDir, examined: str, words: Mapping[str, str], now: float) -> bytes:
+def make(run: RunDir, examined: str, words: Mapping[str, str], now: float, *, with_code: bool = False) -> bytes:
     """Make the archive of a job.
 
     Args:
@@ -47,6 +54,7 @@ def make(run: RunDir, examined: str, words: Mapping[str, str], now: float) -> by
         examined: What ``gridtf doctor --json`` says of this host.
         words: What is replaced besides secrets, such as the name of the user -> what stands for it.
         now: Seconds since the epoch.
+        with_code: Whether to take code.diff and the files of the job's snapshot as well.
 
     Returns:
         A compressed tar archive.
@@ -63,6 +71,12 @@ def make(run: RunDir, examined: str, words: Mapping[str, str], now: float) -> by
         return text
 
     files = [*found(run.path)]
+    places = {name: run.path / name for name, _, _ in files}
+    if with_code:
+        files = [(name, _LINES if name == run.diff.name else kind, why) for name, kind, why in files]
+        code = _code(material.code.get("snapshot"))
+        places |= code
+        files += [(name, _RECORD, "") for name in code]
     logs = sum(kind == _LOG for _, kind, _ in files)
     most = {**_MOST, _LOG: max(_LEAST_LOG, min(_MOST[_LOG], _ALL_LOGS // max(1, logs)))}
     held = {"doctor.json": (_masked(examined, _RECORD, masker), "of the host where this archive was made")}
@@ -71,7 +85,7 @@ def make(run: RunDir, examined: str, words: Mapping[str, str], now: float) -> by
         try:
             if not kind:
                 raise RunDirError(why)
-            held[name] = _read(run.path / name, kind, most[kind], masker)
+            held[name] = _read(places[name], kind, most[kind], masker)
         except (RunDirError, OSError) as error:
             left.append(f"  {name}: {getattr(error, 'strerror', None) or error}")
     about = f"{page.heading(material)}: {material.view.state} as of {page.clock(now)}, gridtf {__version__}"
@@ -82,6 +96,20 @@ def make(run: RunDir, examined: str, words: Mapping[str, str], now: float) -> by
     lines += ["", "Left out:", *left, "", f"What looks like a secret is {MASK}: read this before you pass it on."]
     held["MANIFEST"] = "".join(f"{plain(line)}\n" for line in lines), ""
     return _archive({f"{run.path.name}/{name}": shown(held[name][0]) for name in sorted(held)}, int(now))
+
+
+def _code(snapshot: str | None) -> dict[str, Path]:
+    """Name in the archive -> the files of a snapshot, the small ones first, up to 8 MiB."""
+    if snapshot is None:
+        return {}
+    folder, total, taken = Path(snapshot), 0, {}
+    record = read_record(folder.with_name(f"{folder.name}.json"), recordtypes.Snapshot, own=True) or {"files": {}}
+    sizes = [((folder / name).lstat().st_size, name) for name in record["files"] if (folder / name).is_file()]
+    for length, name in sorted(sizes):
+        total += length
+        if total <= _ALL_CODE:
+            taken[f"code/{name}"] = folder / name
+    return taken
 
 
 def found(top: Path) -> Iterator[tuple[str, str, str]]:

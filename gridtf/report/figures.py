@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
+from gridtf.observe.codelines import code_lines
 from gridtf.report import resources
 from gridtf.report.curves import Curve
 from gridtf.report.gather import Material
@@ -115,6 +116,7 @@ def requested(material: Material) -> list[Line]:
 def versions(material: Material) -> list[tuple[str, str]]:
     """(program, version) of what took part, as far as it is known."""
     rows = [("gridtf that submitted the job", str(material.job["gridtf"]))] if "gridtf" in material.job else []
+    rows += [("Code", line) for line in code_lines(material.code)]
     last = material.told[-1] if material.told else None
     found: dict[str, dict[str, list[str]]] = {}
     for host, record in (last.hosts if last else {}).items():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gridtf.errors import RunDirError
 from gridtf.jobspec.request import Request
 from gridtf.observe import history, jobs
+from gridtf.observe.codelines import code_of
 from gridtf.observe.state import JobView
 from gridtf.report import resources
 from gridtf.report.timeline import Attempt, AttemptData, attempts
@@ -46,6 +47,8 @@ class Material(Value):
         hidden: Files that only their owner may read.
         damaged: What is wrong with records that cannot be used, a line each.
         now: When it was read, in seconds since the epoch.
+        code: What is known of its code, as in JobView.
+        diff: code.diff; None where it was not asked for, or cannot be read.
     """
 
     view: JobView
@@ -58,6 +61,8 @@ class Material(Value):
     hidden: tuple[str, ...]
     damaged: tuple[str, ...]
     now: float
+    code: Mapping[str, Any] = {}
+    diff: str | None = None
 
     @property
     def spec(self) -> Mapping[str, Any]:
@@ -85,12 +90,13 @@ class Material(Value):
         return {name: tuple(gpus) for host in hosts.values() for name, gpus in host.get("gpus", {}).items()}
 
 
-def gather(run: RunDir, now: float) -> Material:
+def gather(run: RunDir, now: float, *, with_code: bool = False) -> Material:
     """Read a job.
 
     Args:
         run: Its run directory.
         now: Seconds since the epoch.
+        with_code: Whether to read how its code differs from its commit.
 
     Raises:
         RunDirError: When the run directory cannot be listed.
@@ -119,6 +125,8 @@ def gather(run: RunDir, now: float) -> Material:
         hidden=tuple(reader.hidden),
         damaged=tuple(reader.damaged),
         now=now,
+        code=code_of(run) or {},
+        diff=reader.text(run.diff) if with_code else None,
     )
 
 

@@ -28,17 +28,18 @@ _MOST_EVENTS = 400
 _MOST_PLACES = 96  # hosts that are shown at once
 
 
-def of_job(run: RunDir, now: float) -> str:
+def of_job(run: RunDir, now: float, *, with_code: bool = False) -> str:
     """The page about a job.
 
     Args:
         run: Its run directory.
         now: Seconds since the epoch.
+        with_code: Whether it shows how the code differs from its commit.
 
     Raises:
         RunDirError: When the run directory cannot be listed.
     """
-    material = gather(run, now)
+    material = gather(run, now, with_code=with_code)
     masker = masker_of(material)
     return _render("job.html.j2", masker, **_of_job(material, masker))
 
@@ -191,6 +192,8 @@ def _of_job(material: Material, masker: Masker) -> dict[str, Any]:
         "script": material.script,
         "private": "job.json" in material.hidden,
         "versions": figures.versions(material),
+        "pythons": material.code.get("pythons", {}),
+        "diff": material.diff,
         "hidden": material.hidden,
         "damaged": material.damaged,
         "made": clock(material.now),

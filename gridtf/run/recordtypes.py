@@ -47,6 +47,19 @@ Job = {
     "sources?": {str: str},
     "origin?": {"rerun_of?": str, "like?": str, "snapshot?": str},
 }
+# the commit of the code of a job, what differs from it, and whether the diff is whole (None: there is none)
+Code = {
+    "folder?": str,
+    "unknown?": str,
+    "commit?": (str, None),
+    "branch?": (str, None),
+    "dirty?": bool,
+    "untracked?": [str],
+    "remote?": str,
+    "diff?": (bool, None),
+}
+# of a snapshot: the folder that was copied, and each file -> what identifies its content there
+Snapshot = {"top": str, "files": {str: str}, "code": Code, "diff": str}
 _Where = {"user?": str, "host?": str, "time?": float}
 Submitted = {
     "scheduler": Word,
@@ -96,6 +109,8 @@ Outline = {
     "spec?": _Spec,
 }
 Environment = {"environ": {str: str}}
+# task type -> the Python of its command, and what is installed there
+Packages = {"nonce": str, "pythons": {str: {"python": str, "version": str, "packages": {str: str}}}}
 # how the tasks of other hosts reach those of a host
 _Reached = {"host": str, "address": str, "resolved?": [str], "fence?": str, "unfenced?": str, "addresses?": [str]}
 HostRecord = {

@@ -57,6 +57,8 @@ class Plan(Value):
         site: What the scheduler's Login.with_site has found out about the site; None where it has not been asked.
         script: Text of the job script, once it is rendered.
         origin: What the job comes from, for job.json, such as ``rerun_of`` -> a run directory.
+        moved: A folder and its snapshot, in which the job runs; empty without one. The specification is that of a job
+            in the snapshot then.
     """
 
     spec: JobSpec
@@ -70,6 +72,7 @@ class Plan(Value):
     site: Any = None
     script: str = ""
     origin: Mapping[str, Any] = {}
+    moved: tuple[str, ...] = ()
 
 
 # in submitted.json as well, of no use to a scheduler; `name` is, for jobs of hand-written scripts

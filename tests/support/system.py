@@ -33,6 +33,7 @@ class FakeSystem(System):
         own: Folders that other hosts have for themselves.
         started_with: pid -> its environment variables, such as ``PMI_RANK=0``.
         tensorflow: Program -> the version that it has.
+        installed: Program -> what is installed for its Python.
         catches: Signal -> ids of processes that have a handler for it.
         opened: Ports on which a process listens.
         closed: Ports with a connection that was closed.
@@ -63,6 +64,7 @@ class FakeSystem(System):
         self.names: dict[int, list[str]] = {}
         self.own: list[Path] = []
         self.tensorflow: dict[str, str] = {}
+        self.installed: dict[str, Mapping[str, object]] = {}
         self.catches: dict[int, list[int]] = {}
         self.opened: set[int] = set()
         self.closed: set[int] = set()
@@ -201,6 +203,9 @@ class FakeSystem(System):
 
     def tensorflow_version(self, program: str, environ: Mapping[str, str], folder: Path) -> str | None:
         return self.tensorflow.get(program)
+
+    def packages(self, program: str, environ: Mapping[str, str], folder: Path) -> Mapping[str, object] | None:
+        return self.installed.get(program)
 
     def mapped_files(self, pid: int, most: int) -> str:
         return self.files.get(pid, "")

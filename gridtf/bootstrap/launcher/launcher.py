@@ -6,10 +6,11 @@ Modules that it needs only after it has started the agents are imported then: st
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sys
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -307,6 +308,7 @@ class Launcher(Fields):
             self.listener.send(host, messages.PLAN, plan.of_host(host).to_record())
         plan.write()
         make_folder(self.job.run.output)
+        self._note_packages(plan)
         count = counted(len(allocation.hosts), "host")
         self.reporter.report("waiting", f"waiting for {count}")
         notes = self._gather(plan)
@@ -321,6 +323,23 @@ class Launcher(Fields):
         self.hosts.listen()
         _preload()
         return self._watch.until_the_end()
+
+    def _note_packages(self, plan: AttemptPlan) -> None:
+        """Write which Python the tasks run, and what is installed for it, as this host has it; agents start meanwhile.
+
+        A Python that differs from that of the first task type in nothing is not repeated.
+        """
+        from gridtf.bootstrap.plan import environment
+
+        pythons: dict[str, Mapping[str, object]] = {}
+        for task in {task.type: task for task in plan.tasks}.values():
+            env = {**self.job.system.environ, **plan.spec.env, **plan.spec.task(task.type).env}
+            found = self.job.system.packages(environment.program(plan, task), env, plan.cwd)
+            if found is not None and found not in pythons.values():
+                pythons[task.type] = found
+        if pythons:
+            text = json.dumps({"nonce": self.nonce, "pythons": pythons}, indent=1)
+            self.recorder.write(self.attempt.packages, f"{text}\n")
 
     def _note_queued(self) -> None:
         """Note when the job was submitted, by the clock of the host where that was done."""

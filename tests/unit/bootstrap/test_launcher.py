@@ -249,6 +249,18 @@ def test_job_completes_when_all_tasks_exit_with_0(tmp_path: Path) -> None:
     assert (read_record(attempt.attempt.launcher) or {})["phase"] == "ended"
 
 
+def test_pythons_of_the_tasks_are_noted_each_once(tmp_path: Path) -> None:
+    tasks = {"ps": {"count": 1}, "worker": {"count": 1}, "evaluator": {"count": 1, "command": ["other"]}}
+    attempt = Attempt(tmp_path, command=("python", "train.py"), tasks=tasks)
+    one = {"python": "/opt/bin/python", "version": "3.11", "packages": {"numpy": "2.0"}}
+    attempt.system.installed = {"python": one, "other": {**one, "python": "/opt/bin/other"}}
+    attempt.launch()
+    known = read_record(attempt.attempt.packages, recordtypes.Packages, nonce=attempt.nonce) or {}
+    found = {kind: python["python"] for kind, python in known["pythons"].items()}
+    assert sorted(found.values()) == ["/opt/bin/other", "/opt/bin/python"]
+    assert found["evaluator"] == "/opt/bin/other"
+
+
 def test_verdict_is_told_and_the_next_attempt_gives_a_sign_of_life_as_soon_as_that_has_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,10 +39,11 @@ def probed(*words: str, said: list[str] | None = None, patience: float = 0) -> F
 def test_job_of_a_probe_is_one_task_a_host_with_the_site_s_values(rough_path: Path) -> None:
     user_file(
         'partition = "gpu"\naccount = "a1"\nsetup = ["module load tf"]\ntime = "8:00:00"\nserve = ["ps"]\n'
-        'success_policy = "chief"\nnative = ["--qos=short"]\n[env]\nA = "b"\n[tasks.ps]\ncount = 3\n'
+        'success_policy = "chief"\nnative = ["--qos=short"]\nsnapshot = true\n[env]\nA = "b"\n[tasks.ps]\ncount = 3\n'
     )
     spec = probe.job_spec(3, probe.configured(["--scheduler", "slurm", "--exclude", "n7"]))
     assert (spec.nodes, spec.tasks_per_node, spec.tasks, spec.serve, spec.success_policy) == (3, 1, {}, (), "all")
+    assert not spec.snapshot
     assert (spec.partition, spec.account, spec.setup, spec.native) == (
         "gpu",
         "a1",

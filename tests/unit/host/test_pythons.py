@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gridtf.host.pythons import tensorflow_version
+from gridtf.host.pythons import packages, tensorflow_version
 
 
 def python(prefix: Path, name: str = "python3.11") -> Path:
@@ -95,3 +95,16 @@ def test_nothing_is_said_of_programs_that_are_no_python_or_lie_elsewhere(tmp_pat
     assert tensorflow_version(str(shim), {}, Path("/")) is None
     for program in ("bash", "mpirun", "./train.py", "", "python3-config"):
         assert tensorflow_version(program, {"PATH": "/usr/bin:/bin"}, Path("/")) is None
+
+
+def test_packages_of_a_python_are_those_it_would_import(tmp_path: Path) -> None:
+    program = python(tmp_path / "base")
+    for name in ("numpy-2.0.1.dist-info", "typing_extensions-4.12.2.dist-info", "PyYAML-6.0-py3.11.egg-info", "numpy"):
+        install(tmp_path / "base", name)
+    (tmp_path / "own" / "numpy-1.26.4.dist-info").mkdir(parents=True)
+    found = packages(str(program), {"PYTHONPATH": str(tmp_path / "own")}, Path("/"))
+    assert found is not None
+    assert found["python"] == str(program)
+    assert found["version"] == "3.11"
+    assert found["packages"] == {"numpy": "1.26.4", "pyyaml": "6.0", "typing-extensions": "4.12.2"}
+    assert packages("bash", {}, Path("/")) is None

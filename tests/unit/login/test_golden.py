@@ -93,6 +93,7 @@ CASES: dict[str, dict[str, Any]] = {
         "chdir": NASTY["separators"],
         "run_dir": NASTY["directives"],
     },
+    "snapshot": {"scheduler": "slurm", "chdir": "/s/.snapshots/d/sub", "moved": ("/home/me", "/s/.snapshots/d")},
     "site": {
         "scheduler": "slurm",
         "nodes": 2,
@@ -106,7 +107,8 @@ CASES: dict[str, dict[str, Any]] = {
 
 def rendered(case: str) -> str:
     values = dict(CASES[case])
-    return render.script(plan(run_dir=values.pop("run_dir", "/shared/runs/digits-1"), **values))
+    run_dir, moved = values.pop("run_dir", "/shared/runs/digits-1"), values.pop("moved", ())
+    return render.script(plan(run_dir=run_dir, **values).replace(moved=moved))
 
 
 @pytest.fixture(autouse=True)
