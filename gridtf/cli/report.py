@@ -1,4 +1,4 @@
-"""gridtf report: what happened in a job and what it used, or two jobs compared, as one HTML file; or an archive."""
+"""gridtf report: what happened in a job and what it used, or several compared, as one HTML file; or an archive."""
 
 from __future__ import annotations
 
@@ -11,19 +11,28 @@ from typing import TYPE_CHECKING, Any
 
 from gridtf import files
 from gridtf.cli import output
-from gridtf.cli.common import job_names, new_parser
+from gridtf.cli.common import new_parser
 from gridtf.errors import UsageError
 from gridtf.jobspec.arguments import Parser
 
 if TYPE_CHECKING:
     from gridtf.login.job import Job
+    from gridtf.run.rundir import RunDir
 
 
 def parser(**more: Any) -> Parser:
-    examples = ("digits", "4711 -o digits.html", "4711 4712", "--bundle digits")
-    made = new_parser("report", "JOB [JOB] [options]", examples, job=True, **more)
-    other = made.add_argument("other", metavar="JOB", nargs="?", help="another job, to compare the first one with")
-    other.completer = job_names  # type: ignore[attr-defined]
+    examples = (
+        "digits",
+        "4711 -o digits.html",
+        "4711 4712 4713",
+        "sweep --by loss",
+        "4711 4712 --csv",
+        "--bundle digits",
+    )
+    made = new_parser("report", "JOB [JOB …] [options]", examples, job="+", json=True, **more)
+    made.add_argument("--csv", action="store_true", help="print a table as CSV, a row for each job")
+    by_help = "of a sweep, the 50 elements with the smallest last values of this, the smallest first"
+    made.add_argument("--by", metavar="VALUE", help=f"{by_help}; -VALUE: the largest (--by=-accuracy)")
     file_help = "the file, - for stdout (default: NAME-JOBID.html or .tar.gz in the current folder)"
     made.add_argument("-o", "--output", metavar="FILE", help=file_help)
     made.add_argument("-f", "--force", action="store_true", help="replace the file, whatever it is")
@@ -37,13 +46,20 @@ def run(arguments: Namespace) -> int:
     from gridtf.login.job import find
     from gridtf.run import registry
 
-    if arguments.other if arguments.bundle else arguments.anonymous:
+    if arguments.job[1:] if arguments.bundle else arguments.anonymous:
         raise UsageError("--bundle is for one job, and --anonymous for --bundle", hint="gridtf report --bundle JOB")
-    jobs = [find(name) for name in (arguments.job, arguments.other) if name]
+    printed = arguments.csv or arguments.json
+    if arguments.csv + arguments.json + arguments.bundle + bool(printed and arguments.output) > 1:
+        raise UsageError("--csv, --json, --bundle and -o exclude each other", hint="--csv and --json go to stdout")
+    jobs = [find(name) for name in arguments.job]
     for job in jobs:
         registry.need_run(job.run)
-        registry.need_one_job(job.run, "report")
-    content = _archive(jobs[0], anonymous=arguments.anonymous) if arguments.bundle else _page(jobs)
+    runs = [run for job in jobs for run in registry.elements_of(job.run) or [job.run]]
+    if arguments.bundle:
+        registry.need_one_job(jobs[0].run, "report")
+    if printed:
+        return _print(_chosen(runs, arguments.by, len(runs))[0], as_json=arguments.json)
+    content = _archive(jobs[0], anonymous=arguments.anonymous) if arguments.bundle else _page(jobs, runs, arguments.by)
     if arguments.output == "-":
         output.write(content if isinstance(content, bytes) else content.encode())
         return 0
@@ -51,17 +67,76 @@ def run(arguments: Namespace) -> int:
     from gridtf.text import plain
 
     ending = "tar.gz" if arguments.bundle else "html"
-    path = Path(arguments.output or f"{'-'.join(_word(job) for job in jobs)}.{ending}")
+    words = [_word(job) for job in jobs[:2]] if len(jobs) < 3 else [_word(jobs[0]), f"and-{len(jobs) - 1}-more"]
+    path = Path(arguments.output or f"{'-'.join(words)}.{ending}")
     save(path, content, force=arguments.force)
     output.result(plain(str(path)))
     return 0
 
 
-def _page(jobs: list[Job]) -> str:
+def _page(jobs: list[Job], runs: list[RunDir], by: str | None) -> str:
     from gridtf.report import page
+    from gridtf.report.compare import MOST
 
     now = time.time()
-    return page.of_job(jobs[0].run, now) if len(jobs) == 1 else page.of_two(jobs[0].run, jobs[1].run, now)
+    if len(runs) == 1:
+        return page.of_job(runs[0], now)
+    if len(jobs) > MOST:
+        hint = f"name at most {MOST}; --csv and --json print the table of any number"
+        raise UsageError(f"{len(jobs)} jobs are too many for one page", hint=hint)
+    shown, told = _chosen(runs, by, MOST)
+    if len(shown) == 2:
+        return page.of_two(shown[0], shown[1], now)
+    return page.of_several(shown, now, told)
+
+
+def _chosen(runs: list[RunDir], by: str | None, most: int) -> tuple[list[RunDir], str]:
+    """At most so many of these runs, and what is to be said of the choice."""
+    if by is None:
+        told = (
+            f"These are the first {most} of {len(runs)}: --by VALUE chooses the best ones." if len(runs) > most else ""
+        )
+        return runs[:most], told
+    from gridtf.observe.outcome import reported
+
+    name, sign = by.removeprefix("-"), -1 if by.startswith("-") else 1
+    found = {run: values[name].last * sign for run in runs if name in (values := reported(run))}
+    if not found:
+        raise UsageError(
+            f"--by: none of these runs has reported {name}", hint="gridtf report JOB … --csv has all values"
+        )
+    best = sorted(found, key=lambda run: found[run])[:most]
+    return (
+        best,
+        f"The {len(best)} of {len(runs)} with the {'largest' if sign < 0 else 'smallest'} {name}, the best first.",
+    )
+
+
+def _print(runs: list[RunDir], *, as_json: bool) -> int:
+    import csv
+    import io
+
+    from gridtf.cli import show
+    from gridtf.report import table
+    from gridtf.secrets import Masker
+
+    of_params, mask = table.PARAMS, Masker().value
+    rows = [
+        {
+            key: mask(key.removeprefix(of_params), value) if key.startswith(of_params) else value
+            for key, value in row.items()
+        }
+        for row in table.rows(runs, time.time())
+    ]
+    text = io.StringIO()
+    if as_json:
+        text.write(f"{show.as_json(rows)}\n")
+    else:
+        writer = csv.DictWriter(text, table.columns(rows), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    output.write(text.getvalue())
+    return 0
 
 
 def _archive(job: Job, *, anonymous: bool) -> bytes:

@@ -48,6 +48,15 @@ Job = {
     "origin?": {"rerun_of?": str},
 }
 _Where = {"user?": str, "host?": str, "time?": float}
+# the code of a job, and the environment that it ran in; code.diff has what was not committed
+Code = {
+    "commit?": str,
+    "branch?": str,
+    "dirty?": bool,
+    "remote?": str,
+    "python?": {"version?": str, "path?": str},
+    "packages?": {str: str},
+}
 Submitted = {
     "scheduler": Word,
     "job_id": Word,
