@@ -31,8 +31,8 @@ def parser(**more: Any) -> Parser:
     )
     made = new_parser("report", "JOB [JOB …] [options]", examples, job="+", json=True, **more)
     made.add_argument("--csv", action="store_true", help="print a table as CSV, a row for each job")
-    by_help = "of a sweep, the 50 elements with the smallest last values of this, the smallest first"
-    made.add_argument("--by", metavar="VALUE", help=f"{by_help}; -VALUE: the largest (--by=-accuracy)")
+    by_help = "the best runs first: those with the smallest value, with NAME:max the largest; of a sweep the best 50"
+    made.add_argument("--by", metavar="NAME", help=by_help)
     file_help = "the file, - for stdout (default: NAME-JOBID.html or .tar.gz in the current folder)"
     made.add_argument("-o", "--output", metavar="FILE", help=file_help)
     made.add_argument("-f", "--force", action="store_true", help="replace the file, whatever it is")
@@ -93,23 +93,22 @@ def _page(jobs: list[Job], runs: list[RunDir], by: str | None) -> str:
 def _chosen(runs: list[RunDir], by: str | None, most: int) -> tuple[list[RunDir], str]:
     """At most so many of these runs, and what is to be said of the choice."""
     if by is None:
-        told = (
-            f"These are the first {most} of {len(runs)}: --by VALUE chooses the best ones." if len(runs) > most else ""
-        )
-        return runs[:most], told
+        told = f"These are the first {most} of {len(runs)}: --by VALUE chooses the best ones."
+        return runs[:most], told if len(runs) > most else ""
+    from gridtf.errors import nearest
     from gridtf.observe.outcome import reported
 
-    name, sign = by.removeprefix("-"), -1 if by.startswith("-") else 1
-    found = {run: values[name].last * sign for run in runs if name in (values := reported(run))}
-    if not found:
-        raise UsageError(
-            f"--by: none of these runs has reported {name}", hint="gridtf report JOB … --csv has all values"
-        )
-    best = sorted(found, key=lambda run: found[run])[:most]
-    return (
-        best,
-        f"The {len(best)} of {len(runs)} with the {'largest' if sign < 0 else 'smallest'} {name}, the best first.",
-    )
+    name, _, which = by.partition(":")
+    found = {run: reported(run) for run in runs}
+    known = list(dict.fromkeys(value for values in found.values() for value in values))
+    if name not in known or which not in ("", "min", "max"):
+        hint = nearest(name, known) or f"known: {', '.join(known)}" if known else "programs call gridtf.progress"
+        what = f"none of these runs has reported {name!r}" if name not in known else f"{which!r} is neither min nor max"
+        raise UsageError(f"--by: {what}", hint=hint if name not in known else f"write --by {name}:max")
+    of_value = {run: values[name] for run, values in found.items() if name in values}
+    best = sorted(of_value, key=lambda run: -of_value[run].most if which == "max" else of_value[run].least)[:most]
+    told = f"These are the {len(best)} of {len(runs)} with the {'largest' if which == 'max' else 'smallest'} {name}"
+    return best, f"{told}, the best first."
 
 
 def _print(runs: list[RunDir], *, as_json: bool) -> int:

@@ -121,7 +121,7 @@ class Axis(Value):
 
 def colour(number: int, count: int) -> str:
     """The colour of a line by its rank among many: from blue, the first, over green to red, the last."""
-    return f"hsl({225 - 225 * number / max(1, count - 1):.0f} 62% 50%)"
+    return f"hsl({225 - 225 * number / max(1, count - 1):.0f} 65% 45%)"
 
 
 def by_time(axis: TimeAxis) -> Axis:

@@ -14,7 +14,7 @@ from gridtf.observe.state import JobView
 from gridtf.report import resources
 from gridtf.report.timeline import Attempt, AttemptData, attempts
 from gridtf.report.usage import Usage
-from gridtf.run import recordtypes, registry
+from gridtf.run import recordtypes
 from gridtf.run.rundir import Attempt as Paths
 from gridtf.run.rundir import Record, RunDir, is_cut, listdir, read_record, read_text
 from gridtf.states import JobState
@@ -104,7 +104,6 @@ def gather(run: RunDir, now: float) -> Material:
     told = tuple(_told(reader, attempt, events.get(attempt.number, [])) for attempt in run.attempts())
     if told and not told[-1].hosts:  # of gridtf_join, or of an older gridtf
         told = (*told[:-1], told[-1].replace(hosts=_of_view(view)))
-    job, whole = reader.record(run.job, recordtypes.Job), registry.whole(run)
     usage = Usage()
     for sample in reader.each(history.samples(run)):
         usage.add(sample)
@@ -112,7 +111,7 @@ def gather(run: RunDir, now: float) -> Material:
     return Material(
         view=view,
         submitted=submitted,
-        job=job if job or whole is run else reader.record(whole.job, recordtypes.Job),
+        job=reader.record(run.job, recordtypes.Job),
         script=reader.text(run.script),
         told=told,
         attempts=tuple(attempts(told, submitted.get("time"), _until(view, told, usage, now))),
@@ -215,5 +214,5 @@ class _Reader:
             return False
         if os.access(path, os.R_OK):
             return True
-        self.hidden.append(os.path.relpath(path, self._top))
+        self.hidden.append(str(path.relative_to(self._top)))
         return False

@@ -46,8 +46,7 @@ def row(run: RunDir, view: JobView, now: float, values: Mapping[str, Reported] |
 
 def _of_records(run: RunDir, view: JobView, now: float, values: Mapping[str, Reported] | None) -> Row:
     whole = registry.whole(run)
-    job = read_private(run.job, recordtypes.Job) or read_private(whole.job, recordtypes.Job)
-    code = read_private(whole.path / "code.json", recordtypes.Code) or {}
+    job, code = read_private(run.job, recordtypes.Job), read_private(whole.code, recordtypes.Code) or {}
     seconds = ran(view, now)
     return {
         "seconds": seconds,

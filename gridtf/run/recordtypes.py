@@ -45,18 +45,20 @@ _Spec = {"heartbeat_timeout?": float, "kill_grace?": float}
 Job = {
     "spec?": {**_Spec, "chdir?": str, "env?": {str: object}, "params?": {str: object}},
     "sources?": {str: str},
-    "origin?": {"rerun_of?": str},
+    "origin?": {"rerun_of?": str, "snapshot?": str},
+}
+# the commit of the code of a job, what differs from it, and whether the diff is whole (None: there is none)
+Code = {
+    "folder?": str,
+    "unknown?": str,
+    "commit?": (str, None),
+    "branch?": (str, None),
+    "dirty?": bool,
+    "untracked?": [str],
+    "remote?": str,
+    "diff?": (bool, None),
 }
 _Where = {"user?": str, "host?": str, "time?": float}
-# the code of a job, and the environment that it ran in; code.diff has what was not committed
-Code = {
-    "commit?": str,
-    "branch?": str,
-    "dirty?": bool,
-    "remote?": str,
-    "python?": {"version?": str, "path?": str},
-    "packages?": {str: str},
-}
 Submitted = {
     "scheduler": Word,
     "job_id": Word,
@@ -105,6 +107,8 @@ Outline = {
     "spec?": _Spec,
 }
 Environment = {"environ": {str: str}}
+# task type -> the Python of its command, and what is installed there
+Packages = {"nonce": str, "pythons": {str: {"python": str, "version": str, "packages": {str: str}}}}
 # how the tasks of other hosts reach those of a host
 _Reached = {"host": str, "address": str, "resolved?": [str], "fence?": str, "unfenced?": str, "addresses?": [str]}
 HostRecord = {

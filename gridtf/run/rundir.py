@@ -58,6 +58,8 @@ class RunDir:
         submitted: submitted.json: the scheduler's id of the job, and the user who submitted it.
         cancelled: cancelled.json: the user who cancelled the job.
         ended: ended.json: how the script of a local job ended.
+        code: code.json: the commit of the code that runs, and whether files differ from it.
+        diff: code.diff: how they differ.
         output: The folder that tasks share for checkpoints and exports.
         elements: A folder with a run directory for each element of a job array.
     """
@@ -71,6 +73,8 @@ class RunDir:
         self.submitted = self.path / "submitted.json"
         self.cancelled = self.path / "cancelled.json"
         self.ended = self.path / "ended.json"
+        self.code = self.path / "code.json"
+        self.diff = self.path / "code.diff"
         self.output = self.path / "output"
         self.elements = self.path / "array"
 
@@ -173,6 +177,7 @@ class Attempt:
         agents_log: Output of the agents.
         mpi: A folder with what mpirun reads, and with what it and its daemons print, for each host.
         listener: listener.json: where the launcher listens, and the secret that its agents share with it.
+        packages: packages.json: the Python of the tasks, and what is installed there, on the first host.
         stop: stop.json: why the launcher has all agents end their tasks.
         stacks_request: stacks.request.json: a user's request for all stacks, until the launcher sees it.
         stacks: stacks.json: the answer to the last request.
@@ -195,6 +200,7 @@ class Attempt:
         self.agents_log = self.path / "agents.log"
         self.mpi = self.path / "mpi"
         self.listener = self.path / "listener.json"
+        self.packages = self.path / "packages.json"
         self.stop = self.path / "stop.json"
         self.stacks_request = self.path / f"stacks{REQUEST}"
         self.stacks = self.path / "stacks.json"

@@ -13,8 +13,8 @@ for (const chart of document.querySelectorAll(".chart")) {
     for (const one of chart.querySelectorAll("[data-line]")) one.classList.toggle("lit", one.dataset.line === number);
   };
   for (const item of chart.querySelectorAll("li[data-line]")) {
-    item.addEventListener("pointerenter", () => choose(item.dataset.line));
-    item.addEventListener("pointerleave", () => choose());
+    item.addEventListener("pointerenter", () => { choose(item.dataset.line); output.textContent = item.title; });
+    item.addEventListener("pointerleave", () => hide());
   }
   const shown = (known) => {
     if (chosen !== undefined) return known.filter((line) => line.number === chosen);
