@@ -200,7 +200,7 @@ def settings_of(material: Material, masker: Masker) -> list[Setting]:
     """The specification of a job, a row for each value that is not a default."""
     sources = material.job.get("sources", {})
     made = []
-    for key, name, value in _flat(material.spec):
+    for key, name, value in flat(material.spec):
         shown = masker.value(name, value)
         text = _joined(shown) if name in ("command", "container_command") and isinstance(shown, list) else _text(shown)
         source = sources.get(key) or sources.get(key.partition(".")[0]) or ""
@@ -208,11 +208,11 @@ def settings_of(material: Material, masker: Masker) -> list[Setting]:
     return made
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str, Any]]:
+def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str, Any]]:
     """(dotted key, last part of it, value) of a table and the tables in it."""
     for key, value in table.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", str(key), value
 

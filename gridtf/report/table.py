@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -98,5 +99,10 @@ def _cpus(spec: Mapping[str, Any], view: JobView) -> int:
 
 def _values(found: Mapping[str, Reported]) -> Row:
     both = ((LAST, "last"), (LEAST, "least"), (MOST, "most"))
-    made: Row = {f"{word}{name}": getattr(one, field) for word, field in both for name, one in found.items()}
+    made: Row = {f"{word}{name}": _finite(getattr(one, field)) for word, field in both for name, one in found.items()}
     return {"step": max((one.step for one in found.values() if one.step is not None), default=None), **made}
+
+
+def _finite(number: float) -> float | None:
+    """A number as JSON has it; None for one that it does not have."""
+    return number if math.isfinite(number) else None
