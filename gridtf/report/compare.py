@@ -148,7 +148,7 @@ def _draw(
     zero: bool,
 ) -> Chart:
     """Draw a chart with a line for each of some jobs, by their numbers."""
-    if len(lines) > MOST_AREAS:
+    if len(labels) > MOST_AREAS:
         lines = {number: [Point(at.x, *[at.middle] * 3) for at in points] for number, points in lines.items()}
     labelled = [(labels[number], points) for number, points in lines.items()]
     return charts.draw(title, units, labelled, axis, width, zero=zero).replace(numbers=tuple(lines))

@@ -120,7 +120,7 @@ def of_several(runs: Sequence[RunDir], now: float, told: str = "") -> str:
         differing=[
             (key, [(value, _places(known[number] for number in numbers)) for value, numbers in values.items()])
             for key, values in differing.items()
-            if key not in params
+            if key not in (*params, "name")
         ],
         hidden=_places(number for number in range(len(runs)) if number not in known),
         figures=[
