@@ -57,6 +57,8 @@ def run(arguments: Namespace) -> int:
     runs = [run for job in jobs for run in registry.elements_of(job.run) or [job.run]]
     if arguments.bundle:
         registry.need_one_job(jobs[0].run, "report")
+    if arguments.by and (len(runs) == 1 or arguments.bundle):
+        raise UsageError("--by is for several runs", hint="name a sweep, or more than one job")
     if printed:
         return _print(_chosen(runs, arguments.by, len(runs))[0], as_json=arguments.json)
     content = _archive(jobs[0], anonymous=arguments.anonymous) if arguments.bundle else _page(jobs, runs, arguments.by)
@@ -105,10 +107,13 @@ def _chosen(runs: list[RunDir], by: str | None, most: int) -> tuple[list[RunDir]
         hint = nearest(name, known) or f"known: {', '.join(known)}" if known else "programs call gridtf.progress"
         what = f"none of these runs has reported {name!r}" if name not in known else f"{which!r} is neither min nor max"
         raise UsageError(f"--by: {what}", hint=hint if name not in known else f"write --by {name}:max")
-    of_value = {run: values[name] for run, values in found.items() if name in values}
-    best = sorted(of_value, key=lambda run: -of_value[run].most if which == "max" else of_value[run].least)[:most]
-    told = f"These are the {len(best)} of {len(runs)} with the {'largest' if which == 'max' else 'smallest'} {name}"
-    return best, f"{told}, the best first."
+
+    def place(run: RunDir) -> tuple[bool, float]:
+        value = found[run].get(name)
+        return value is None, 0.0 if value is None else -value.most if which == "max" else value.least
+
+    told = f"The best first, by the {'largest' if which == 'max' else 'smallest'} {name}"
+    return sorted(runs, key=place)[:most], f"{told}{f': {most} of {len(runs)}' if len(runs) > most else ''}."
 
 
 def _print(runs: list[RunDir], *, as_json: bool) -> int:

@@ -63,6 +63,7 @@ def _of_view(view: JobView) -> Row:
     names = ("name", "job_id", "scheduler", "state", "reason", "submitted", "started", "ended")
     return {
         **{name: getattr(view, name) for name in names},
+        "state": str(view.state),
         "cause": (view.cause or {}).get("task"),
         "hosts": " ".join(host.name for host in view.hosts),
         "tasks": len(view.tasks),

@@ -156,9 +156,12 @@ def test_elements_of_an_array(here: Path, capsys: Captured) -> None:
     assert "These are the first 50 of 54: --by VALUE chooses the best ones." in text
     assert main(["report", "./sweep", "--by", "accuracy:max"]) == 0
     text = (here / "sweep-4711.html").read_text()
-    assert "These are the 50 of 54 with the largest accuracy, the best first." in text
+    assert "The best first, by the largest accuracy: 50 of 54." in text
     assert text.index(f"{array.elements}/2") < text.index(f"{array.elements}/10") < text.index(f"{array.elements}/102")
     capsys.readouterr()
+    recordedruns.make(here / "silent", minutes=1, reports=False)
+    assert main(["report", "./silent", "./sweep/array/10", "./sweep/array/2", "--by", "loss", "--csv"]) == 0
+    assert [row["name"] for row in csv.DictReader(capsys.readouterr().out.splitlines())] == ["2", "10", "silent"]
     for by, hint in (("los", "did you mean loss?"), ("loss:most", "write --by loss:max")):
         assert main(["report", "./sweep", "--by", by]) == 2
         assert hint in capsys.readouterr().err
