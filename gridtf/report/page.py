@@ -13,6 +13,7 @@ from typing import Any
 import jinja2
 
 from gridtf import __version__, resources
+from gridtf.observe import jobs
 from gridtf.observe.eventwords import outcome
 from gridtf.observe.outcome import Reported, reported
 from gridtf.report import charts, compare, figures, pictures, table, timeline
@@ -86,7 +87,7 @@ def of_several(runs: Sequence[RunDir], now: float, told: str = "") -> str:
     Raises:
         RunDirError: When a run directory cannot be listed.
     """
-    materials = [gather(run, now) for run in runs]
+    materials = [gather(run, now, view) for run, view in zip(runs, jobs.views(runs), strict=True)]
     masker = masker_of(*materials)
     found = [_reported(run, material) for run, material in zip(runs, materials, strict=True)]
     rows = [table.row(run, one.view, now, values) for run, one, values in zip(runs, materials, found, strict=True)]
