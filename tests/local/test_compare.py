@@ -50,7 +50,7 @@ def test_three_jobs_are_compared(here: Path) -> None:
     for part in (
         "  env.LR  1 (--env) -> 10 (--env)\n",
         "  state  COMPLETED -> FAILED\n",
-        "VALUES\n  loss\n    - 0.05 at step 20",
+        "VALUES\n  loss  0.05 at step 20 (0.05 to 1) -> 0.5 at step 20 (0.5 to 10)\n",
     ):
         assert part in text
     found = as_json("diff", "lr-1", "lr-0.1")
