@@ -334,13 +334,13 @@ def whole(run: RunDir) -> RunDir:
 
 
 def elements_of(run: RunDir) -> list[RunDir]:
-    """The run directories of the elements of a job array, in their order; empty for any other job.
+    """The run directories of the elements of a job array that have begun, in their order; empty for any other job.
 
     Raises:
         RunDirError: When they cannot be listed.
     """
     names = sorted(listdir(run.elements), key=lambda name: (len(name), name))
-    return [RunDir(run.elements / name) for name in names if name.isdecimal()]
+    return [RunDir(run.elements / name) for name in names if name.isdecimal() and is_run(run.elements / name)]
 
 
 def chosen(since: float | None, pattern: str | None) -> Callable[[Entry], bool] | None:
