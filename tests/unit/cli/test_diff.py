@@ -22,11 +22,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         command = ["python", "train.py", "--data", f"/data/{'digits' * 7}/{name}", "--epochs", "20"]
         snapshot = tmp_path / f"snapshot-{name}"
         snapshot.mkdir()
-        (snapshot / "train.py").write_text(f"lr = {lr}\nAPI_KEY = 'hunter22-secret'\n")
+        (snapshot / "train.py").write_text(f"lr = {lr}\x1b[2J\nAPI_KEY = 'hunter22-secret'\n")
         sources = {"params.lr": "--set", "command": f"gridtf.toml:{lr}"}
         origin = {"snapshot": str(snapshot)}
-        recordedruns.describe(run, sources, origin, params={"lr": lr, "seed": 1}, command=command, name="digits")
-        write_record(run.code, {"commit": f"{lr}" * 40, "branch": "main\x1b[31m", "dirty": False})
+        recordedruns.describe(
+            run, sources, origin, params={"lr": lr, "tag": f"\x9b{lr}"}, command=command, name="digits"
+        )
+        write_record(run.code, {"commit": f"{lr}" * 40, "dirty": False})
     return tmp_path
 
 
@@ -40,6 +42,7 @@ def test_difference_as_text(capsys: Captured) -> None:
 
 PARAMETERS
   lr  1 (--set) -> 2 (--set)
+  tag  \\x9b1 -> \\x9b2
 
 SPECIFICATION
   command
@@ -55,8 +58,8 @@ CODE
 --- a/train.py
 +++ b/train.py
 @@ -1,2 +1,2 @@
--lr = 1
-+lr = 2
+-lr = 1\\x1b[2J
++lr = 2\\x1b[2J
  API_KEY = '••••••'
 
 OUTCOME
@@ -91,7 +94,7 @@ def test_difference_in_colours(capsys: Captured) -> None:
     for part in (
         "\x1b[31m- ./a\x1b[m  a (4711)  \x1b[32mCOMPLETED\x1b[m",
         "\x1b[1mPARAMETERS\x1b[m\n  lr  \x1b[31m1 (--set)\x1b[m -> \x1b[32m2 (--set)\x1b[m\n",
-        "\x1b[31m-lr = 1\x1b[m\n\x1b[32m+lr = 2\x1b[m\n",
+        "\x1b[31m-lr = 1\\x1b[2J\x1b[m\n\x1b[32m+lr = 2\\x1b[2J\x1b[m\n",
     ):
         assert part in text
 
@@ -102,8 +105,8 @@ def test_difference_as_json(here: Path, capsys: Captured) -> None:
     assert found["first"] == {"name": "a", "job_id": "4711", "run_dir": f"{here}/a"}
     assert (found["same"], found["unknown"]) == (False, {})
     source = {"first_source": "--set", "second_source": "--set"}
-    assert found["changes"]["parameters"] == [{"name": "lr", "first": "1", "second": "2", **source}]
-    assert "\n-lr = 1\n+lr = 2\n" in found["diff"]
+    assert found["changes"]["parameters"][0] == {"name": "lr", "first": "1", "second": "2", **source}
+    assert "\n-lr = 1\x1b[2J\n+lr = 2" in found["diff"]
 
 
 def test_what_is_not_known(here: Path, capsys: Captured) -> None:

@@ -147,6 +147,7 @@ def test_elements_of_an_array(here: Path, capsys: Captured) -> None:
     array.elements.mkdir()
     for number in (1, 2, 10, *range(100, 151)):
         recordedruns.make(array.elements / str(number), workers=1, host_count=1, minutes=0.5 + number % 3, interval=20)
+    (array.elements / "200").mkdir()  # has not begun
     assert main(["report", "./sweep", "--csv"]) == 0
     names = [row["name"] for row in csv.DictReader(capsys.readouterr().out.splitlines())]
     assert names == ["1", "2", "10", *map(str, range(100, 151))]

@@ -99,8 +99,8 @@ def test_code_of_two_snapshots(two: tuple[RunDir, RunDir]) -> None:
     many = "".join(f"{number}\n" for number in range(60_000))
     first, second = snapshots(
         two,
-        {"same.py": "1\n", "sub/train.py": "a\nb\nc\n", "old.py": "x", "data.bin": b"\0a", "large.csv": many},
-        {"same.py": "1\n", "sub/train.py": "a\nB\nc\n", "new.py": "y", "data.bin": b"\0b", "large.csv": many + "1"},
+        {"same.bin": b"\0", "sub/train.py": "a\nb\nc\n", "old.py": "x", "data.bin": b"\0a", "large.csv": many},
+        {"same.bin": b"\0", "sub/train.py": "a\nB\nc\n", "new.py": "y", "data.bin": b"\0b", "large.csv": many + "1"},
     )
     for folder, place in ((first, "/data/one"), (second, "/data/two")):
         (folder / "data").symlink_to(place)
