@@ -137,6 +137,8 @@ def test_many_runs_are_told_apart_by_their_legend(opened: Page, tmp_path: Path) 
     opened.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
     assert set(opened.evaluate(lit)) == {"3"}
     assert opened.evaluate(output) == "4: r3"
+    faded = "getComputedStyle(document.querySelector('.line[data-line=\"%d\"]')).opacity"
+    assert opened.evaluate(faded % 0) < opened.evaluate(faded % 3) == "1"
     opened.call("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
     assert (opened.evaluate(lit), opened.evaluate(output)) == ([], "")
     assert problems(opened) == []

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gridtf.observe.outcome import Reported
 from gridtf.report import page
 from gridtf.report.save import MARK
 from gridtf.run import jsonlines
@@ -360,3 +361,9 @@ def test_comparison_of_fifty_jobs_is_a_small_page(count: int, tmp_path: Path) ->
     html = page.of_several(runs, NOW)
     assert len(html) < 60_000 + count * 60_000
     assert html.count('<figure class="chart"') == 12
+
+
+def test_values_of_runs_whose_samples_were_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [recordedruns.make(tmp_path / name, minutes=5, reports=False) for name in "abc"]
+    monkeypatch.setattr(page, "reported", lambda run: {"loss": Reported(0.25, 0.125, 4.0, 7)} if run is runs[1] else {})
+    assert "h0, h1 0.334 0.25 0.125 to 4 3 c (4711)" in seen(page.of_several(runs, NOW))
