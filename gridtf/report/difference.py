@@ -40,8 +40,8 @@ class Difference(Value):
 
     Attributes:
         runs: The state of each.
-        changes: ``parameters``, ``specification``, ``code``, ``programs``, ``hosts``, ``outcome``, ``values`` -> what
-            differs; empty where nothing does.
+        changes: ``parameters``, ``specification``, ``code``, ``packages``, ``programs``, ``hosts``, ``outcome``,
+            ``values`` -> what differs; empty where nothing does.
         unknown: Of these, those that are not known of both -> why.
         diff: That of the code.
     """
@@ -57,7 +57,7 @@ class Difference(Value):
         return not self.diff and not any(self.changes[name] for name in ASKED)
 
 
-ASKED = ("parameters", "specification", "code", "programs")
+ASKED = ("parameters", "specification", "code", "packages", "programs")
 _Side = Mapping[str, tuple[str, str, Any]]  # name -> (value as it is shown, its source, what is compared)
 
 
@@ -79,14 +79,12 @@ def difference(first: RunDir, second: RunDir, names: tuple[str, str], now: float
     rows = table.row(first, one.view, now), table.row(second, other.view, now)
     code = code_diff(first, second, names) if first.path != second.path else CodeDiff()
     sides = [_sides(run, material, masker, now) for run, material in zip(runs, (one, other), strict=True)]
-    changes = {name: _changes(sides[0][name] or {}, sides[1][name] or {}) for name in sides[0]}
-    unknown = {}
-    for name in sides[0]:
-        if missing := [typed for typed, side in zip(names, sides, strict=True) if side[name] is None]:
-            unknown[name], changes[name] = (
-                f"that of {' and '.join(missing)} is missing, or only its owner may read it",
-                (),
-            )
+    changes: dict[str, tuple[Change, ...]] = {}
+    unknown: dict[str, str] = {}
+    for name, (side, its) in {name: (sides[0][name], sides[1][name]) for name in sides[0]}.items():
+        changes[name] = () if side is None or its is None else _changes(side, its)
+        if missing := [typed for typed, known in zip(names, (side, its), strict=True) if known is None]:
+            unknown[name] = f"that of {' and '.join(missing)} is missing, or only its owner may read it"
     if code.unknown:
         unknown["code"] = code.unknown
     return Difference(rows, changes, unknown, masker.text(code.text))
@@ -120,7 +118,8 @@ def _sides(run: RunDir, material: Material, masker: Masker, now: float) -> dict[
         "parameters": params if material.spec else None,
         "specification": rest if material.spec else None,
         "code": _plain(said, masker),
-        "programs": _plain({**dict(figures.versions(material)), **_packages(run)}, masker),
+        "packages": _plain(packages, masker) if (packages := _packages(run)) else None,
+        "programs": _plain(dict(figures.versions(material)), masker),
         "hosts": _plain({"hosts": some(hosts, most=64), "tasks": len(material.tasks), "GPUs": gpus}, masker),
         "outcome": _plain(outcome, masker),
         "values": _plain(values, masker),

@@ -10,6 +10,7 @@ import pytest
 from gridtf.cli import main
 from gridtf.run.rundir import write_record
 from tests.support import recordedruns
+from tests.support.plans import NONCE
 
 Captured = pytest.CaptureFixture[str]
 
@@ -28,6 +29,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         recordedruns.describe(
             run, sources, origin, params={"lr": lr, "tag": f"\x9b{lr}"}, command=command, name="digits"
         )
+        python = {"python": "/venv/bin/python", "version": "3.12.4", "packages": {"keras": "3.5.0"}}
+        write_record(run.attempt(1).packages, {"nonce": NONCE, "pythons": {"worker": python}})
         write_record(run.code, {"commit": f"{lr}" * 40, "dirty": False})
     return tmp_path
 
@@ -76,7 +79,7 @@ VALUES
     - 0.97302 at step 2950 (0.325 to 0.97302)
     + 0.985453 at step 5950 (0.325 to 0.985453)
 
-the same: programs, hosts
+the same: packages, programs, hosts
 """
     )
 
@@ -84,7 +87,7 @@ the same: programs, hosts
 def test_run_and_itself(capsys: Captured) -> None:
     assert main(["diff", "./a", "./a"]) == 0
     line = "a (4711)  COMPLETED, ran for 5 min 1 s"
-    same = "the same: parameters, specification, code, programs, hosts, outcome, values"
+    same = "the same: parameters, specification, code, packages, programs, hosts, outcome,\n  values"
     assert capsys.readouterr().out == f"- ./a  {line}\n+ ./a  {line}\n\n{same}\n"
 
 
@@ -119,6 +122,7 @@ def test_what_is_not_known(here: Path, capsys: Captured) -> None:
 the same: programs, hosts, outcome, values
 not known: parameters: that of ./c is missing, or only its owner may read it
 not known: specification: that of ./c is missing, or only its owner may read it
+not known: packages: that of ./c is missing, or only its owner may read it
 not known: code: ./c: neither a snapshot nor a commit that you may read
 """
     )

@@ -21,10 +21,17 @@ NAMES = ("./a", "4712")
 NOW = BEGIN + 7200
 
 
+def with_packages(run: RunDir, **versions: str) -> RunDir:
+    python = {"python": "/venv/bin/python", "version": "3.12.4", "packages": versions}
+    write_record(run.attempt(1).packages, {"nonce": NONCE, "pythons": {"worker": python}})
+    return run
+
+
 @pytest.fixture
 def two(tmp_path: Path) -> tuple[RunDir, RunDir]:
     """Two runs that are alike but for their names."""
-    first, second = (recordedruns.make(tmp_path / name, workers=2, gpus=2, minutes=5) for name in "ab")
+    made = (recordedruns.make(tmp_path / name, workers=2, gpus=2, minutes=5) for name in "ab")
+    first, second = (with_packages(run, keras="2.17.0", numpy="1.26.4") for run in made)
     return first, second
 
 
@@ -45,7 +52,7 @@ def test_runs_that_are_alike(two: tuple[RunDir, RunDir]) -> None:
     snapshots(two, {"train.py": "x"}, {"train.py": "x"})
     found = difference(*two, NAMES, NOW)
     assert found.changes == {
-        **dict.fromkeys(("parameters", "code", "programs", "hosts", "outcome", "values"), ()),
+        **dict.fromkeys(("parameters", "code", "packages", "programs", "hosts", "outcome", "values"), ()),
         "specification": (Change("name", "a", "b", "--name", "--name"),),
     }
     assert (found.unknown, found.diff, found.same) == ({}, "", False)
@@ -65,11 +72,10 @@ def test_settings_with_their_sources_and_secrets_that_differ_unseen(two: tuple[R
 
 def test_programs_hosts_outcome_and_values(two: tuple[RunDir, RunDir], tmp_path: Path) -> None:
     third = recordedruns.make(tmp_path / "c", workers=1, host_count=1, minutes=2, state="FAILED")
-    for run, version in ((two[0], "2.17.0"), (third, "2.18.0")):
-        packages = {"worker": {"python": "/venv/bin/python", "version": "3.12.4", "packages": {"keras": version}}}
-        write_record(run.attempt(1).packages, {"nonce": NONCE, "pythons": packages})
+    with_packages(third, keras="2.18.0", numpy="1.26.4", wheel="0.43")
     found = difference(two[0], third, NAMES, NOW).changes
-    assert found["programs"] == (Change("keras", "2.17.0", "2.18.0"),)
+    assert found["packages"] == (Change("keras", "2.17.0", "2.18.0"), Change("wheel", None, "0.43"))
+    assert found["programs"] == ()
     assert found["hosts"] == (
         Change("hosts", "h0, h1", "h0"),
         Change("tasks", "2", "1"),
@@ -83,13 +89,14 @@ def test_specification_of_another_user_is_not_known(
     two: tuple[RunDir, RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshots(two, {"train.py": "x"}, {"train.py": "y"})
-    closed = {two[1].job, two[1].attempt(1).plan}
+    closed = {two[1].job, two[1].attempt(1).plan, two[1].attempt(1).packages}
     monkeypatch.setattr("os.access", lambda path, _: Path(path) not in closed)
     found = difference(*two, NAMES, NOW)
     why = "that of 4712 is missing, or only its owner may read it"
     assert found.unknown == {
         "parameters": why,
         "specification": why,
+        "packages": why,
         "code": "./a and 4712: neither a snapshot nor a commit that you may read",
     }
     assert not any(found.changes[name] for name in ASKED if name != "programs")
