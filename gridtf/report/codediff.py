@@ -74,10 +74,13 @@ def code_diff(first: RunDir, second: RunDir, names: tuple[str, str]) -> CodeDiff
     if diffs[0] != diffs[1]:
         for name, diff in zip(names, diffs, strict=True):
             parts += [f"# not committed in {name}:", *(diff or "# nothing").splitlines()]
-    lost = "" if committed is not None else f"commits {commits[0][:12]} and {commits[1][:12]} are not both at hand here"
-    cut = [name for name, record in zip(names, records, strict=True) if record.get("dirty") and not record.get("diff")]
-    more = f"{' and '.join(cut)}: what was not committed is not known as a whole" if cut else ""
-    return _bounded(iter(parts)).replace(unknown="; ".join(filter(None, (lost, more))))
+    unknown = [] if committed is not None else [f"{commits[0][:12]} and {commits[1][:12]} are not both at hand here"]
+    for name, record in zip(names, records, strict=True):
+        if record.get("dirty") and not record.get("diff"):
+            unknown.append(f"what was not committed in {name} is not known as a whole")
+    if any(record.get("untracked") for record in records):
+        unknown.append("untracked files are not compared")
+    return _bounded(iter(parts)).replace(unknown="; ".join(unknown))
 
 
 def _snapshot(run: RunDir) -> Path | None:

@@ -194,6 +194,11 @@ def test_commits_that_are_gone_and_diffs_that_are_not_known(two: tuple[RunDir, R
     write_record(two[1].code, {**record, "commit": "f" * 40, "dirty": True, "diff": None})
     found = code_diff(*two, NAMES)
     assert found.text == ""
-    assert "and ffffffffffff are not both at hand here; 4712: what was not committed is not known" in found.unknown
+    assert found.unknown.endswith(
+        " and ffffffffffff are not both at hand here; what was not committed in 4712 is not known as a whole"
+    )
     write_record(two[1].code, {**record, "commit": "--output=x"})
     assert "are not both at hand here" in code_diff(*two, NAMES).unknown
+    for run in two:
+        write_record(run.code, {**record, "untracked": ["model.py"]})
+    assert code_diff(*two, NAMES) == CodeDiff("", "untracked files are not compared")
