@@ -37,7 +37,8 @@ MOMENTS = {
         "cancel": "cancel jobs",
     },
     "afterwards": {
-        "report": "write what happened, and what was used, as an HTML page",
+        "report": "write what happened, or how runs compare, as an HTML page",
+        "diff": "show what differs between two runs: settings, code, outcome",
         "output": "print the folder with the results of the tasks",
         "tensorboard": "show the results in TensorBoard, and how to reach it",
         "resume": "submit a job again that has saved or failed: it goes on",

@@ -70,11 +70,11 @@ def run(arguments: Namespace) -> int:
 def _chosen(arguments: Namespace) -> list[str]:
     """The run directories of the jobs that --name and --state choose and that go on, if the user agrees."""
     from gridtf.cli import show
-    from gridtf.cli.status import wanted
     from gridtf.observe.overview import Overview
+    from gridtf.run import registry
 
     overview = Overview(os.environ)
-    rows = overview.rows(list(overview.runs(wanted(None, arguments.name))))
+    rows = overview.rows(list(overview.runs(registry.chosen(None, arguments.name))))
     rows = [row for row in rows if row.job_id and row.state not in ENDED]
     rows = [row for row in rows if arguments.state is None or row.state in arguments.state]
     if not rows:

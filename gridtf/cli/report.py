@@ -1,4 +1,4 @@
-"""gridtf report: what happened in a job and what it used, or two jobs compared, as one HTML file; or an archive."""
+"""gridtf report: what happened in a job and what it used, or several compared, as one HTML file; or an archive."""
 
 from __future__ import annotations
 
@@ -11,19 +11,28 @@ from typing import TYPE_CHECKING, Any
 
 from gridtf import files
 from gridtf.cli import output
-from gridtf.cli.common import job_names, new_parser
+from gridtf.cli.common import new_parser
 from gridtf.errors import UsageError
 from gridtf.jobspec.arguments import Parser
 
 if TYPE_CHECKING:
     from gridtf.login.job import Job
+    from gridtf.run.rundir import RunDir
 
 
 def parser(**more: Any) -> Parser:
-    examples = ("digits", "4711 -o digits.html", "4711 4712", "--bundle digits")
-    made = new_parser("report", "JOB [JOB] [options]", examples, job=True, **more)
-    other = made.add_argument("other", metavar="JOB", nargs="?", help="another job, to compare the first one with")
-    other.completer = job_names  # type: ignore[attr-defined]
+    examples = (
+        "digits",
+        "4711 -o digits.html",
+        "4711 4712 4713",
+        "sweep --by loss",
+        "4711 4712 --csv",
+        "--bundle digits",
+    )
+    made = new_parser("report", "JOB [JOB …] [options]", examples, job="+", json=True, **more)
+    made.add_argument("--csv", action="store_true", help="print a table as CSV, a row for each job")
+    by_help = "the best runs first: those with the smallest value, with NAME:max the largest; of a sweep the best 50"
+    made.add_argument("--by", metavar="NAME", help=by_help)
     file_help = "the file, - for stdout (default: NAME-JOBID.html or .tar.gz in the current folder)"
     made.add_argument("-o", "--output", metavar="FILE", help=file_help)
     made.add_argument("-f", "--force", action="store_true", help="replace the file, whatever it is")
@@ -39,18 +48,27 @@ def run(arguments: Namespace) -> int:
     from gridtf.login.job import find
     from gridtf.run import registry
 
-    if arguments.other if arguments.bundle else arguments.anonymous:
+    if arguments.job[1:] if arguments.bundle else arguments.anonymous:
         raise UsageError("--bundle is for one job, and --anonymous for --bundle", hint="gridtf report --bundle JOB")
-    jobs = [find(name) for name in (arguments.job, arguments.other) if name]
+    printed = arguments.csv or arguments.json
+    if arguments.csv + arguments.json + arguments.bundle + bool(printed and arguments.output) > 1:
+        raise UsageError("--csv, --json, --bundle and -o exclude each other", hint="--csv and --json go to stdout")
+    jobs = [find(name) for name in arguments.job]
     for job in jobs:
         registry.need_run(job.run)
-        registry.need_one_job(job.run, "report")
-    if arguments.with_code and arguments.other:
+    runs = [run for job in jobs for run in registry.elements_of(job.run) or [job.run]]
+    if arguments.bundle:
+        registry.need_one_job(jobs[0].run, "report")
+    if arguments.by and (len(runs) == 1 or arguments.bundle):
+        raise UsageError("--by is for several runs", hint="name a sweep, or more than one job")
+    if printed:
+        return _print(_chosen(runs, arguments.by, len(runs))[0], as_json=arguments.json)
+    if arguments.with_code and runs[1:]:
         raise UsageError("--with-code is for one job", hint="gridtf report --with-code JOB")
     if arguments.bundle:
         content: bytes | str = _archive(jobs[0], anonymous=arguments.anonymous, with_code=arguments.with_code)
     else:
-        content = _page(jobs, with_code=arguments.with_code)
+        content = _page(jobs, runs, arguments.by, with_code=arguments.with_code)
     if arguments.output == "-":
         output.write(content if isinstance(content, bytes) else content.encode())
         return 0
@@ -58,19 +76,78 @@ def run(arguments: Namespace) -> int:
     from gridtf.text import plain
 
     ending = "tar.gz" if arguments.bundle else "html"
-    path = Path(arguments.output or f"{'-'.join(_word(job) for job in jobs)}.{ending}")
+    words = [_word(job) for job in jobs[:2]] if len(jobs) < 3 else [_word(jobs[0]), f"and-{len(jobs) - 1}-more"]
+    path = Path(arguments.output or f"{'-'.join(words)}.{ending}")
     save(path, content, force=arguments.force)
     output.result(plain(str(path)))
     return 0
 
 
-def _page(jobs: list[Job], *, with_code: bool) -> str:
+def _page(jobs: list[Job], runs: list[RunDir], by: str | None, *, with_code: bool) -> str:
     from gridtf.report import page
+    from gridtf.report.compare import MOST
 
     now = time.time()
-    if len(jobs) == 1:
-        return page.of_job(jobs[0].run, now, with_code=with_code)
-    return page.of_two(jobs[0].run, jobs[1].run, now)
+    if len(runs) == 1:
+        return page.of_job(runs[0], now, with_code=with_code)
+    if len(jobs) > MOST:
+        hint = f"name at most {MOST}; --csv and --json print the table of any number"
+        raise UsageError(f"{len(jobs)} jobs are too many for one page", hint=hint)
+    shown, told = _chosen(runs, by, MOST)
+    if len(shown) == 2:
+        return page.of_two(shown[0], shown[1], now)
+    return page.of_several(shown, now, told)
+
+
+def _chosen(runs: list[RunDir], by: str | None, most: int) -> tuple[list[RunDir], str]:
+    """At most so many of these runs, and what is to be said of the choice."""
+    if by is None:
+        told = f"These are the first {most} of {len(runs)}: --by VALUE chooses the best ones."
+        return runs[:most], told if len(runs) > most else ""
+    from gridtf.errors import nearest
+    from gridtf.observe.outcome import reported
+
+    name, _, which = by.partition(":")
+    found = {run: reported(run) for run in runs}
+    known = list(dict.fromkeys(value for values in found.values() for value in values))
+    if name not in known or which not in ("", "min", "max"):
+        hint = nearest(name, known) or f"known: {', '.join(known)}" if known else "programs call gridtf.progress"
+        what = f"none of these runs has reported {name!r}" if name not in known else f"{which!r} is neither min nor max"
+        raise UsageError(f"--by: {what}", hint=hint if name not in known else f"write --by {name}:max")
+
+    def place(run: RunDir) -> tuple[bool, float]:
+        value = found[run].get(name)
+        return value is None, 0.0 if value is None else -value.most if which == "max" else value.least
+
+    told = f"The best first, by the {'largest' if which == 'max' else 'smallest'} {name}"
+    return sorted(runs, key=place)[:most], f"{told}{f': {most} of {len(runs)}' if len(runs) > most else ''}."
+
+
+def _print(runs: list[RunDir], *, as_json: bool) -> int:
+    import csv
+    import io
+
+    from gridtf.cli import show
+    from gridtf.report import table
+    from gridtf.secrets import Masker
+
+    of_params, mask = table.PARAMS, Masker().value
+    rows = [
+        {
+            key: mask(key.removeprefix(of_params), value) if key.startswith(of_params) else value
+            for key, value in row.items()
+        }
+        for row in table.rows(runs, time.time())
+    ]
+    text = io.StringIO()
+    if as_json:
+        text.write(f"{show.as_json(rows)}\n")
+    else:
+        writer = csv.DictWriter(text, table.columns(rows), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    output.write(text.getvalue())
+    return 0
 
 
 def _archive(job: Job, *, anonymous: bool, with_code: bool) -> bytes:

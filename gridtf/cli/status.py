@@ -43,8 +43,10 @@ def add_choice(parser: Parser) -> None:
 
 
 def run_list(arguments: Namespace) -> int:
+    from gridtf.run import registry
+
     def listed() -> int:
-        chosen = wanted(arguments.since, arguments.name)
+        chosen = registry.chosen(arguments.since, arguments.name)
         return list_jobs(everything=arguments.all, as_json=arguments.json, states=arguments.state, wanted=chosen)
 
     if arguments.user is None:
@@ -95,23 +97,6 @@ def list_jobs(
     else:
         output.write(f"{show.job_table(overview.rows(runs), output.width())}\n" if runs else none)
     return 0
-
-
-def wanted(since: float | None, pattern: str | None) -> Callable[[Entry], bool] | None:
-    """Which entries of the index fit; None where all do.
-
-    Args:
-        since: Seconds since the epoch; None: of any time.
-        pattern: A shell pattern of the name; None: any.
-    """
-    if since is None and pattern is None:
-        return None
-    from fnmatch import fnmatchcase
-
-    from gridtf.run import registry
-
-    first = "" if since is None else registry.stamp(max(0.0, since))
-    return lambda entry: entry.stamp >= first and (pattern is None or fnmatchcase(entry.name, pattern))
 
 
 def _states(text: str) -> list[str]:

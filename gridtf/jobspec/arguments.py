@@ -61,8 +61,9 @@ class Parser(argparse.ArgumentParser):
         except UsageError as error:
             if "required" in error.what:  # argparse reports missing arguments first
                 self._refuse_unknown(words, words[:1])
-            if error.what.endswith("required: JOB"):
-                error.hint = f"write: {self.prog} JOB; `gridtf list` shows the jobs"
+            if re.search("required: JOB(, JOB)?$", error.what):
+                names = " ".join(action.metavar for action in self._get_positional_actions() if action.metavar == "JOB")
+                error.hint = f"write: {self.prog} {names}; `gridtf list` shows the jobs"
             raise
         self._refuse_unknown(words, rest[:1])
         if rest:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gridtf import schedulers
@@ -108,15 +109,69 @@ def load(jobfile: str | os.PathLike[str] = JOB_FILE, *, layers: bool = True) -> 
     return Layered(**_values(made.spec), trusted=made.trusted, notes=made.notes) if layers else made.spec
 
 
-def jobs() -> list[Job]:
-    """This user's jobs whose run directories exist, newest first. Their states are not looked up.
+class Jobs(list["Job"]):
+    """Jobs, as a list and as a table."""
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row for each of the jobs, in their order: ``pandas.DataFrame(gridtf.jobs().table())``.
+
+        Schedulers are asked once for all jobs, and the records of each job are read: with its samples, which takes
+        about a second for 20,000 of them.
+
+        Returns:
+            A dict of strings, numbers and None for each job. These columns all have, None where a value is not known:
+            ``name``, ``job_id``, ``scheduler``, ``state`` and ``reason`` as `gridtf status` shows them; ``cause``, the
+            task that failed first; ``submitted``, ``started`` and ``ended`` in seconds since the epoch; ``hosts``,
+            their names with a space between two; ``tasks``, their number; ``run_dir``. Where its records can be read:
+            ``seconds`` for which its tasks ran, in all attempts, until now for a job that runs; ``cpu_seconds`` and
+            ``gpu_seconds``, these times the CPUs that its tasks had requested (one without a request), and times their
+            GPUs; ``step``, the last that was reported; ``commit`` of the code. Of a job with parameters or values also
+            ``params.NAME``, and ``last.NAME``, ``least.NAME`` and ``most.NAME`` of what gridtf.progress has reported:
+            the last value, the smallest and the largest; pandas fills in NaN for the others. A job whose records cannot
+            be read has the reason in ``reason``; this raises nothing for it.
+        """
+        from gridtf.report import table
+
+        return table.rows([job.run for job in self], time.time())
+
+
+def jobs(
+    *,
+    name: str | None = None,
+    since: float | None = None,
+    states: Collection[str] | None = None,
+    sweep: str | None = None,
+) -> Jobs:
+    """This user's jobs whose run directories exist, newest first. Their states are looked up for ``states`` alone.
+
+    Args:
+        name: A shell pattern that their names fit, such as ``digits-*``; None: any name.
+        since: Only those submitted since then, in seconds since the epoch; None: of any time.
+        states: Only those in one of these states, such as ``["RUNNING", "PENDING"]``; None: in any.
+        sweep: A sweep or another job array, as `gridtf status` takes it: the elements of this that have started, in
+            their order, instead of the jobs themselves. ``name`` and ``since`` are not for these.
+
+    Returns:
+        A list of Job, whose ``table()`` has a row for each.
 
     Raises:
+        NotFoundError: When there is no such sweep.
+        UsageError: For ``name`` or ``since`` with ``sweep``.
         RunDirError: When the index of jobs cannot be read.
     """
-    from gridtf.login.job import Job
+    from gridtf.login.job import Job, find
 
-    return [Job(run) for run in registry.runs(os.environ)]
+    if sweep is None:
+        runs = list(registry.runs(os.environ, registry.chosen(since, name)))
+    elif name is None and since is None:
+        runs = registry.elements_of(find(sweep).run)
+    else:
+        raise UsageError("gridtf.jobs takes name and since, or sweep", hint="choose rows of the table of the sweep")
+    if states is not None:
+        from gridtf.observe.jobs import views
+
+        runs = [run for run, view in zip(runs, views(runs), strict=True) if view.state in states]
+    return Jobs(Job(run) for run in runs)
 
 
 def _complete(spec: JobSpec | Sequence[str], verb: str, layers: bool) -> config.Configured:

@@ -37,8 +37,16 @@ def detailed(view: JobView, now: float) -> JobView:
     ends = {task.name: last_lines(task.log, _TAIL) for task in read if task.log}
     tasks = tuple(_with_end(task, ends[task.name]) if task.name in ends else task for task in view.tasks)
     silent = _silence(run, view, [task.log for task in read if task.log])
-    attempts = tuple(_attempt(attempt, view) for attempt in run.attempts())
-    return view.replace(tasks=tasks, attempts=attempts, unmoved=unmoved(view, silent, now), code=code_of(run))
+    return view.replace(tasks=tasks, attempts=attempts(view), unmoved=unmoved(view, silent, now), code=code_of(run))
+
+
+def attempts(view: JobView) -> tuple[AttemptView, ...]:
+    """The attempts of a job, oldest first, as far as its run directory still has them.
+
+    Raises:
+        RunDirError: When the run directory cannot be listed.
+    """
+    return tuple(_attempt(attempt, view) for attempt in RunDir(view.run_dir).attempts())
 
 
 def unmoved(view: JobView, silent: float | None, now: float) -> float | None:

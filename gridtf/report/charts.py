@@ -84,6 +84,7 @@ class Chart(Value):
         x: The marks of the lower axis.
         waits: (left, right) of waits that are drawn short.
         banded: Whether there is one line for all tasks.
+        numbers: The number of each line, which gives it its colour; empty: they are numbered from 0 on.
     """
 
     title: str
@@ -97,6 +98,7 @@ class Chart(Value):
     x: tuple[Tick, ...]
     waits: tuple[tuple[float, float], ...] = ()
     banded: bool = False
+    numbers: tuple[int, ...] = ()
 
 
 class Axis(Value):
@@ -115,6 +117,11 @@ class Axis(Value):
     ticks: tuple[Tick, ...]
     gap: float
     waits: tuple[tuple[float, float], ...] = ()
+
+
+def colour(number: int, count: int) -> str:
+    """The colour of a line by its rank among many: from blue, the first, over green to red, the last."""
+    return f"hsl({225 - 225 * number / max(1, count - 1):.0f} 65% 45%)"
 
 
 def by_time(axis: TimeAxis) -> Axis:

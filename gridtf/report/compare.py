@@ -1,11 +1,11 @@
-"""What two jobs have in common, and what differs. Pure."""
+"""What jobs have in common, and what differs: two of them, or up to MOST. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from gridtf.report import charts, curves
-from gridtf.report.charts import Chart
+from gridtf.report.charts import Axis, Chart
 from gridtf.report.curves import Point
 from gridtf.report.drawing import time_axis
 from gridtf.report.figures import Figure
@@ -14,7 +14,9 @@ from gridtf.report.timeline import TRAINING
 from gridtf.report.usage import VALUE
 from gridtf.values import Value
 
+MOST = 50  # runs of one comparison
 _RUNS = ("A", "B")
+MOST_AREAS = 6  # lines of a chart with areas between their extremes: beyond, nothing of it could be seen
 
 
 class Difference(Value):
@@ -72,37 +74,84 @@ def _change(one: float | None, other: float | None) -> str:
     return f"{part * 100:+.1f} %" if abs(part) < 10 else f"{other / one:.1f} times"
 
 
-def by_step(*both: Material) -> list[Chart]:
-    """The values that both jobs, or one of them, reported, over steps."""
-    names = dict.fromkeys(name for material in both for name in material.usage.by_step)
-    axis = charts.by_step(max((step for one in both for _, step in one.usage.steps.values()), default=1))
+def differing(runs: Sequence[Mapping[str, str]]) -> dict[str, dict[str | None, list[int]]]:
+    """What differs between the specifications of several jobs.
+
+    Args:
+        runs: Key -> value of each; defaults are left out.
+
+    Returns:
+        Key -> value, None for a default -> which runs have it, by their place in ``runs``.
+    """
+    made: dict[str, dict[str | None, list[int]]] = {}
+    for key in dict.fromkeys(key for values in runs for key in values):
+        for number, values in enumerate(runs):
+            made.setdefault(key, {}).setdefault(values.get(key), []).append(number)
+    return {key: values for key, values in made.items() if len(values) > 1}
+
+
+def by_step(*several: Material, labels: Sequence[str] = _RUNS) -> list[Chart]:
+    """The values that jobs, or one of them, reported, over steps.
+
+    Args:
+        several: The jobs.
+        labels: What the line of each is called.
+    """
+    names = dict.fromkeys(name for material in several for name in material.usage.by_step)
+    axis = charts.by_step(max((step for one in several for _, step in one.usage.steps.values()), default=1))
     made = []
     for name in names:
-        found = [
-            (run, one.usage.by_step[name]) for run, one in zip(_RUNS, both, strict=True) if name in one.usage.by_step
-        ]
-        width = max(curve.width for _, curve in found)
-        labelled = [(run, curve.points()) for run, curve in found]
-        made.append(charts.draw(name, ((1.0, ""),), labelled, axis, width, zero=False))
+        found = {n: one.usage.by_step[name] for n, one in enumerate(several) if name in one.usage.by_step}
+        if len(several) > len(_RUNS):
+            curves.align(found.values())
+        lines = {number: curve.points() for number, curve in found.items()}
+        width = max(curve.width for curve in found.values())
+        made.append(_draw(name, ((1.0, ""),), lines, labels, axis, width, zero=False))
     return made
 
 
-def by_time(*both: Material) -> list[Chart]:
-    """All measures of both jobs, of one of them, over the time since their tasks started."""
-    spans = [_span(material) for material in both]
+def by_time(*several: Material, labels: Sequence[str] = _RUNS) -> list[Chart]:
+    """All measures of jobs, or of one of them, over the time since their tasks started; arguments as of by_step."""
+    spans = [_span(material) for material in several]
     longest = max((end - begin for begin, end in spans), default=1.0)
     axis = charts.by_time(time_axis(0.0, longest, (), charts.LEFT, charts.RIGHT))
-    kinds = {measure: (title, units) for one in both for measure, title, units in charts.measures(one.usage)}
+    kinds = {measure: (title, units) for one in several for measure, title, units in charts.measures(one.usage)}
     made = []
     for measure, (title, units) in kinds.items():
-        labelled, width = [], 0.0
-        for run, material, (begin, _) in zip(_RUNS, both, spans, strict=True):
-            if of_tasks := [*material.usage.curves.get(measure, {}).values()]:
-                points = [Point(at.x - begin, at.low, at.middle, at.high) for at in curves.band(of_tasks)]
-                labelled.append((run, points))
-                width = max(width, of_tasks[0].width)
-        made.append(charts.draw(title, units, labelled, axis, width, zero=not measure.startswith(VALUE)))
+        found = {
+            n: [*one.usage.curves[measure].values()] for n, one in enumerate(several) if measure in one.usage.curves
+        }
+        if len(several) > len(_RUNS):
+            curves.align(curve for of_tasks in found.values() for curve in of_tasks)
+        bands = {number: curves.band(of_tasks) for number, of_tasks in found.items()}
+        width = max(curve.width for of_tasks in found.values() for curve in of_tasks)
+        grid = width if len(several) > len(_RUNS) else 0.0
+        lines = {number: [_since(spans[number][0], at, grid) for at in points] for number, points in bands.items()}
+        made.append(_draw(title, units, lines, labels, axis, width, zero=not measure.startswith(VALUE)))
     return made
+
+
+def _since(begin: float, point: Point, grid: float) -> Point:
+    """A point of a curve, with the time since the begin; on a grid that all runs share, unless that is 0."""
+    x = point.x - begin
+    return point.replace(x=(x // grid + 0.5) * grid if grid else x)
+
+
+def _draw(
+    title: str,
+    units: Sequence[tuple[float, str]],
+    lines: Mapping[int, Sequence[Point]],
+    labels: Sequence[str],
+    axis: Axis,
+    width: float,
+    *,
+    zero: bool,
+) -> Chart:
+    """Draw a chart with a line for each of some jobs, by their numbers."""
+    if len(labels) > MOST_AREAS:
+        lines = {number: [Point(at.x, *[at.middle] * 3) for at in points] for number, points in lines.items()}
+    labelled = [(labels[number], points) for number, points in lines.items()]
+    return charts.draw(title, units, labelled, axis, width, zero=zero).replace(numbers=tuple(lines))
 
 
 def _span(material: Material) -> tuple[float, float]:

@@ -90,19 +90,20 @@ class Material(Value):
         return {name: tuple(gpus) for host in hosts.values() for name, gpus in host.get("gpus", {}).items()}
 
 
-def gather(run: RunDir, now: float, *, with_code: bool = False) -> Material:
+def gather(run: RunDir, now: float, view: JobView | None = None, *, with_code: bool = False) -> Material:
     """Read a job.
 
     Args:
         run: Its run directory.
         now: Seconds since the epoch.
+        view: Its state, where that is known already.
         with_code: Whether to read how its code differs from its commit.
 
     Raises:
         RunDirError: When the run directory cannot be listed.
     """
     reader = _Reader(run.path)
-    (view,) = jobs.views([run])
+    view = view or jobs.views([run])[0]
     submitted = reader.record(run.submitted, recordtypes.Submitted)
     events: dict[int, list[Record]] = {}
     for event in reader.each(history.events(run)):

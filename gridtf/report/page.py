@@ -1,4 +1,4 @@
-"""The pages: everything about one job, or two jobs beside each other, as HTML from gridtf's own templates."""
+"""The pages: everything about one job, or two and more jobs compared, as HTML from gridtf's own templates."""
 
 from __future__ import annotations
 
@@ -7,24 +7,28 @@ import hashlib
 import json
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jinja2
 
 from gridtf import __version__, resources
+from gridtf.observe import jobs
 from gridtf.observe.eventwords import outcome
-from gridtf.report import charts, compare, figures, pictures, timeline
+from gridtf.observe.outcome import Reported, reported
+from gridtf.report import charts, compare, figures, pictures, table, timeline
 from gridtf.report.drawing import time_axis
 from gridtf.report.gather import Material, gather
 from gridtf.run.rundir import RunDir
 from gridtf.secrets import MASK, Masker, given
 from gridtf.states import TaskState
-from gridtf.text import duration, plain, size, toml
+from gridtf.text import cut, duration, plain, size, some, toml
 from gridtf.values import Value
 
 _FOLDER = "report"  # of the templates
 _MOST_EVENTS = 400
+_MOST_COLUMNS = 8  # parameters, and values, in the table of several jobs
+_LONGEST_LABEL = 48  # of a line, in columns of text
 _MOST_PLACES = 96  # hosts that are shown at once
 
 
@@ -73,6 +77,100 @@ def of_two(first: RunDir, second: RunDir, now: float) -> str:
     )
 
 
+def of_several(runs: Sequence[RunDir], now: float, told: str = "") -> str:
+    """The page that compares more than two jobs.
+
+    Args:
+        runs: Their run directories, at most compare.MOST.
+        now: Seconds since the epoch.
+        told: What is said of the choice; empty: nothing.
+
+    Raises:
+        RunDirError: When a run directory cannot be listed.
+    """
+    materials = [gather(run, now, view) for run, view in zip(runs, jobs.views(runs), strict=True)]
+    masker = masker_of(*materials)
+    found = [_reported(run, material) for run, material in zip(runs, materials, strict=True)]
+    rows = [table.row(run, one.view, now, values) for run, one, values in zip(runs, materials, found, strict=True)]
+    settings = [_compared(one, row, masker) for one, row in zip(materials, rows, strict=True)]
+    known = [number for number, material in enumerate(materials) if material.spec]
+    differing = compare.differing([settings[number] for number in known])
+    params = [key for key in differing if key.startswith(table.PARAMS)][:_MOST_COLUMNS]
+    labels = [_label(number, row, settings[number], params) for number, row in enumerate(rows)]
+    of_figures = [figures.figures(material)[: -3 * len(material.usage.by_step) or None] for material in materials]
+    return _render(
+        "several.html.j2",
+        masker,
+        title=f"{len(runs)} runs",
+        told=told,
+        unfinished=sum(not material.view.finished for material in materials),
+        runs=[
+            {
+                **row,
+                "heading": heading(material),
+                "settings": {key: own.get(key) for key in params},
+                "ran": "" if row.get("seconds") is None else duration(row["seconds"]),
+                "hosts": some(row["hosts"].split(), most=4),
+                **{f"{unit}s": _hours(row.get(f"{unit}_seconds")) for unit in ("cpu", "gpu")},
+                "reported": values,
+            }
+            for material, row, own, values in zip(materials, rows, settings, found, strict=True)
+        ],
+        params=params,
+        gpus=any(row.get("gpu_seconds") for row in rows),
+        names=[*dict.fromkeys(name for values in found for name in values)][:_MOST_COLUMNS],
+        differing=[
+            (key, [(value, _places(known[number] for number in numbers)) for value, numbers in values.items()])
+            for key, values in differing.items()
+            if key not in (*params, "name")
+        ],
+        hidden=_places(number for number in range(len(runs)) if number not in known),
+        figures=[
+            (texts[0].name, [figure.text for figure in texts])
+            for texts in zip(*of_figures, strict=True)
+            if any(figure.number is not None for figure in texts)
+        ],
+        by_step=compare.by_step(*materials, labels=labels),
+        by_time=compare.by_time(*materials, labels=labels),
+        many=len(runs) if len(runs) > compare.MOST_AREAS else 0,
+        made=clock(now),
+    )
+
+
+def _reported(run: RunDir, material: Material) -> dict[str, Reported]:
+    """The values of a job; of an element of a sweep that is reduced to few files, what it has kept."""
+    steps = max((step for _, step in material.usage.steps.values()), default=None)
+    read = {
+        name: Reported(curve.last, curve.low, curve.high, steps)
+        for name, curve in material.usage.by_step.items()
+        if curve.last is not None and curve.low is not None and curve.high is not None
+    }
+    return read or reported(run)
+
+
+def _compared(material: Material, row: Mapping[str, Any], masker: Masker) -> dict[str, str]:
+    """The settings of a job: those of its specification, its own parameters where it is one of a sweep, its commit."""
+    known = {one.key: one.value for one in settings_of(material, masker)}
+    params = {key: value for key, value in row.items() if key.startswith(table.PARAMS)}
+    own = {key: _text(masker.value(key.removeprefix(table.PARAMS), value)) for key, value in params.items()}
+    return {**known, **own, **({"commit": row["commit"][:12]} if row.get("commit") else {})}
+
+
+def _label(number: int, row: Mapping[str, Any], settings: Mapping[str, str], params: Sequence[str]) -> str:
+    """What the line of a job is called: its number in the table, and its parameters or its name."""
+    words = [f"{key.removeprefix(table.PARAMS)}={settings[key]}" for key in params if key in settings]
+    return cut(plain(f"{number + 1}: {', '.join(words) or row['name']}"), _LONGEST_LABEL)
+
+
+def _places(numbers: Iterable[int]) -> str:
+    """Numbers of rows, as the table counts them."""
+    return some([str(number + 1) for number in numbers], most=compare.MOST)
+
+
+def _hours(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds / 3600:.3g}"
+
+
 def heading(material: Material) -> str:
     """Name and id of a job."""
     view = material.view
@@ -104,7 +202,7 @@ def settings_of(material: Material, masker: Masker) -> list[Setting]:
     """The specification of a job, a row for each value that is not a default."""
     sources = material.job.get("sources", {})
     made = []
-    for key, name, value in _flat(material.spec):
+    for key, name, value in flat(material.spec):
         shown = masker.value(name, value)
         text = _joined(shown) if name in ("command", "container_command") and isinstance(shown, list) else _text(shown)
         source = sources.get(key) or sources.get(key.partition(".")[0]) or ""
@@ -112,11 +210,11 @@ def settings_of(material: Material, masker: Masker) -> list[Setting]:
     return made
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str, Any]]:
+def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str, Any]]:
     """(dotted key, last part of it, value) of a table and the tables in it."""
     for key, value in table.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", str(key), value
 

@@ -326,6 +326,38 @@ def need_one_job(run: RunDir, command: str) -> None:
         )
 
 
+def whole(run: RunDir) -> RunDir:
+    """The run directory of the job array that a run is an element of, which has its job.json; else the run itself."""
+    array = run.path.parent
+    above = RunDir(array.parent)
+    return above if array == above.elements else run
+
+
+def elements_of(run: RunDir) -> list[RunDir]:
+    """The run directories of the elements of a job array that have begun, in their order; empty for any other job.
+
+    Raises:
+        RunDirError: When they cannot be listed.
+    """
+    names = sorted(listdir(run.elements), key=lambda name: (len(name), name))
+    return [RunDir(run.elements / name) for name in names if name.isdecimal() and is_run(run.elements / name)]
+
+
+def chosen(since: float | None, pattern: str | None) -> Callable[[Entry], bool] | None:
+    """Which entries of the index fit; None where all do.
+
+    Args:
+        since: Seconds since the epoch; None: of any time.
+        pattern: A shell pattern of the name; None: any.
+    """
+    if since is None and pattern is None:
+        return None
+    from fnmatch import fnmatchcase
+
+    first = "" if since is None else stamp(max(0.0, since))
+    return lambda entry: entry.stamp >= first and (pattern is None or fnmatchcase(entry.name, pattern))
+
+
 def _exists(path: Path) -> bool:
     try:
         return is_run(path)

@@ -121,6 +121,29 @@ def test_comparison_has_no_errors_and_fits(opened: Page, tmp_path: Path) -> None
     assert opened.evaluate("document.querySelectorAll('.chart').length") == 9
 
 
+def test_many_runs_are_told_apart_by_their_legend(opened: Page, tmp_path: Path) -> None:
+    runs = [recordedruns.make(tmp_path / f"r{number}", workers=1, host_count=1, minutes=5) for number in range(9)]
+    (tmp_path / "many.html").write_text(page.of_several(runs, BEGIN + 3600), encoding="utf-8")
+    for width in (400, 1200):
+        opened.show(tmp_path / "many.html", width)
+        assert opened.evaluate("document.documentElement.scrollWidth") <= width
+    lit = "[...document.querySelectorAll('.chart')[0].querySelectorAll('.lit')].map((one) => one.dataset.line)"
+    output = "document.querySelector('.chart output').textContent"
+    item = "document.querySelectorAll('.chart li[data-line]')[3]"
+    stroke = "getComputedStyle(document.querySelector('.line[data-line=\"%d\"]')).stroke"
+    assert opened.evaluate(stroke % 0) != opened.evaluate(stroke % 8) != "none"
+    opened.evaluate(f"{item}.scrollIntoView({{block: 'center'}})")
+    x, y = opened.evaluate(f"(() => {{ const b = {item}.getBoundingClientRect(); return [b.x + 5, b.y + 5] }})()")
+    opened.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    assert set(opened.evaluate(lit)) == {"3"}
+    assert opened.evaluate(output) == "4: r3"
+    faded = "getComputedStyle(document.querySelector('.line[data-line=\"%d\"]')).opacity"
+    assert opened.evaluate(faded % 0) < opened.evaluate(faded % 3) == "1"
+    opened.call("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
+    assert (opened.evaluate(lit), opened.evaluate(output)) == ([], "")
+    assert problems(opened) == []
+
+
 def test_long_job_with_64_tasks_is_a_small_page(opened: Page, tmp_path: Path) -> None:
     run = recordedruns.make(tmp_path / "long", workers=64, host_count=8, gpus=8, minutes=600, interval=60)
     path = tmp_path / "long.html"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 from gridtf.bootstrap.plan.rendezvous import AttemptPlan
@@ -119,6 +120,14 @@ def make(
             cause = {"task": "worker:0", "host": "h0", "exit": 1, "signal": None, "log": str(log), "tail": tail}
         verdict = {"state": state, "reason": reason, "hint": "", "cause": cause, "started": start, "ended": end + 1}
         write_record(attempt.verdict, {"nonce": NONCE, **verdict, "exit_code": int(state == JobState.FAILED)})
+    return run
+
+
+def describe(run: RunDir, sources: Mapping[str, str] = {}, origin: Mapping[str, str] = {}, **spec: object) -> RunDir:
+    """Add to the specification of a job, and say where values came from; returns its run directory."""
+    record = json.loads(run.job.read_text())
+    described = {"spec": record["spec"] | spec, "sources": record["sources"] | sources, "origin": dict(origin)}
+    write_record(run.job, {**record, **described}, mode=0o600)
     return run
 
 

@@ -13,6 +13,7 @@ import gridtf
 from gridtf import schedulers
 from gridtf.errors import NotFoundError, UsageError
 from gridtf.login.api import in_python
+from tests.support import recordedruns
 from tests.support.configuration import user_file
 from tests.support.scheduler import FakeScheduler
 
@@ -112,6 +113,46 @@ def test_jobs_are_listed_without_asking_a_scheduler(fake: FakeScheduler, rough_p
     first, second = (gridtf.submit(["x"]) for _ in range(2))
     assert [job.id for job in gridtf.jobs()] == [second.id, first.id]
     assert fake.queried == []
+
+
+def test_jobs_are_chosen_by_name_time_state_and_array(fake: FakeScheduler, rough_path: Path) -> None:
+    first, second = (gridtf.submit(gridtf.JobSpec(command=["x"], name=name)) for name in ("digits-1", "letters"))
+    submitted = json.loads(second.run.submitted.read_text())["time"]
+
+    def ids(**choice: Any) -> list[str]:
+        return [job.id for job in gridtf.jobs(**choice)]
+
+    assert ids(name="digits-*") == [first.id]
+    assert ids(since=submitted) == [second.id]
+    assert fake.queried == []
+    assert ids(states=["RUNNING"], name="l*") == [second.id]
+    assert ids(states=["FAILED"]) == []
+    for number in (10, 2):
+        (first.run.path / "array").mkdir(exist_ok=True)
+        recordedruns.make(first.run.path / "array" / str(number))
+    assert [job.run_dir.name for job in gridtf.jobs(sweep="digits-1")] == ["2", "10"]
+    assert [job.run_dir.name for job in gridtf.jobs(sweep="digits-1", states=["FAILED"])] == []
+    with pytest.raises(UsageError, match="name and since, or sweep"):
+        gridtf.jobs(sweep="digits-1", name="x")
+    with pytest.raises(NotFoundError, match="no job is called gone"):
+        gridtf.jobs(sweep="gone")
+
+
+def test_jobs_are_a_table(fake: FakeScheduler, rough_path: Path) -> None:
+    specs = [gridtf.JobSpec(command=["x"], name="a", params={"lr": 0.1}), gridtf.JobSpec(command=["x"], name="b")]
+    for spec in specs:
+        gridtf.submit(spec)
+    jobs = gridtf.jobs()
+    second, first = jobs.table()
+    assert len(fake.queried) == 1  # for both
+    assert type(first["state"]) is str
+    assert (first["name"], first["state"], first["params.lr"]) == ("a", "RUNNING", 0.1)
+    assert (first["started"], first["seconds"], first["cpu_seconds"], first["step"], first["tasks"]) == (None,) * 4 + (
+        0,
+    )
+    assert "params.lr" not in second
+    assert json.loads(json.dumps([second, first])) == [second, first]
+    assert gridtf.jobs(name="none").table() == []
 
 
 @pytest.mark.parametrize(

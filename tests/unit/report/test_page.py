@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gridtf.observe.outcome import Reported
 from gridtf.report import page
 from gridtf.report.save import MARK
 from gridtf.run import jsonlines
@@ -293,3 +294,76 @@ def test_job_without_records_is_compared_as_well(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     text = seen(page.of_two(first, RunDir(tmp_path / "b"), NOW))
     assert "The specification of B is not known here" in text
+
+
+def test_several_jobs_of_all_kinds_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [
+        recordedruns.make(tmp_path / "plain", workers=2, minutes=5),
+        recordedruns.make(tmp_path / "runs", workers=2, minutes=5, state="RUNNING"),
+        recordedruns.make(tmp_path / "failed", workers=2, minutes=5, state="FAILED"),
+        recordedruns.make(tmp_path / "silent", workers=2, minutes=5, reports=False),
+        recordedruns.make(tmp_path / "resumed", minutes=5, state="FAILED"),
+        recordedruns.make(tmp_path / "waits", workers=2, minutes=1),
+        recordedruns.make(tmp_path / "theirs", workers=2, minutes=5),
+    ]
+    (tmp_path / "array").mkdir()
+    element = recordedruns.make(tmp_path / "array" / "2", workers=2, minutes=5)
+    write_record(RunDir(tmp_path).code, {"commit": "0123456789abcdef", "dirty": False})  # of the array
+    for number, run in enumerate([*runs, element]):
+        recordedruns.describe(
+            run,
+            params={"lr": 0.5**number, "api_key": f"hunter{number}-secret"},
+            env={"A_KEY": f"hunter{number}-secret"},
+        )
+    recordedruns.make(tmp_path / "resumed", minutes=5, begin=BEGIN + 4000)
+    shutil.rmtree(runs[5].attempt(1).path)
+    monkeypatch.setattr("os.access", lambda path, _: Path(path) != runs[6].job)
+    html = page.of_several([*runs, element], BEGIN + 400, "The first ones.")
+    text = seen(html)
+    assert not re.search(r"hunter\d-secret", html)
+    for part in (
+        "8 runs The first ones. 2 of them have not ended: this is what was known on",
+        "1 plain (4711) COMPLETED 1.0 5 min 1 s h0, h1 0.167 0.08094 0.08094 to 2.025 0.973 0.325 to 0.973",
+        "2 runs (4711) UNKNOWN last heartbeat from h0",
+        "3 failed (4711) FAILED worker:0 on h0: exit code 1 0.25 5 min 1 s",
+        "4 silent (4711) COMPLETED 0.125 5 min 1 s h0, h1 0.167 \u2013 \u2013",
+        "5 resumed (4711) COMPLETED 0.0625 10 min 2 s",
+        "6 waits (4711) UNKNOWN",
+        "7 theirs (4711) COMPLETED \u2013 5 min 1 s h0, h1 \u2013 0.08094",
+        "8 2 (4711) COMPLETED 0.0078125 5 min 1 s",
+        "The specification of 7 is not known here",
+        "commit default 1, 2, 3, 4, 5, 6 0123456789ab 8",
+        "tasks.worker.count 2 1, 2, 3, 4, 6, 8 4 5",
+        "Time in the queue",
+        "By step",
+        "By time",
+    ):
+        assert part in text, text
+    assert html.count('data-line="7"') > 2  # the last run has its own colour, whichever runs a chart has
+    assert 'stroke="hsl(0 65% 45%)"' in html
+
+
+def test_few_jobs_have_areas_and_dashes_instead_of_a_scale_of_colours(tmp_path: Path) -> None:
+    runs = [recordedruns.make(tmp_path / name, workers=2, minutes=40) for name in "abc"]
+    html = page.of_several(runs, NOW)
+    assert "Settings that differ None. By step" in seen(html)
+    assert 'class="line s2"' in html
+    assert 'class="area s2"' in html
+    assert "hsl(" not in html
+
+
+@pytest.mark.parametrize("count", [3, 50])
+def test_comparison_of_fifty_jobs_is_a_small_page(count: int, tmp_path: Path) -> None:
+    runs = [
+        recordedruns.make(tmp_path / f"r{n}", workers=1, host_count=1, gpus=1, minutes=3 + n, begin=BEGIN + 11.7 * n)
+        for n in range(count)
+    ]
+    html = page.of_several(runs, NOW)
+    assert len(html) < 60_000 + count * 60_000
+    assert html.count('<figure class="chart"') == 12
+
+
+def test_values_of_runs_whose_samples_were_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [recordedruns.make(tmp_path / name, minutes=5, reports=False) for name in "abc"]
+    monkeypatch.setattr(page, "reported", lambda run: {"loss": Reported(0.25, 0.125, 4.0, 7)} if run is runs[1] else {})
+    assert "h0, h1 0.334 0.25 0.125 to 4 3 c (4711)" in seen(page.of_several(runs, NOW))

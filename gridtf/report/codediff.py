@@ -1,0 +1,161 @@
+"""How the code of two runs differs: by their snapshots, else by their commits and what was not committed."""
+
+from __future__ import annotations
+
+import difflib
+import filecmp
+import os
+import re
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from gridtf import files
+from gridtf.errors import RunDirError
+from gridtf.run import recordtypes, registry
+from gridtf.run.rundir import RunDir, open_plain, read_private, read_text
+from gridtf.values import Value
+
+_MOST_LINES = 2000
+_MOST_BYTES = 1 << 18  # of a file; larger ones are only said to differ
+_MOST_FILES = 100_000  # of a snapshot
+_SECONDS = 20.0  # for git
+_COMMIT = re.compile(r"[0-9a-f]{7,64}")
+# As another user's repository could want: no program of its configuration is run.
+_GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+
+
+class CodeDiff(Value):
+    """How the code of two runs differs.
+
+    Attributes:
+        text: Unified, from the first to the second one, at most 2,000 lines; empty where nothing differs.
+        unknown: Why it is not known, or only in part; empty where it is.
+    """
+
+    text: str = ""
+    unknown: str = ""
+
+
+def code_of(run: RunDir) -> Mapping[str, Any]:
+    """The record of the code of a run; empty without one, and where only its owner may read it.
+
+    Raises:
+        RunDirError: When it is damaged.
+    """
+    return read_private(registry.whole(run).code, recordtypes.Code) or {}
+
+
+def code_diff(first: RunDir, second: RunDir, names: tuple[str, str]) -> CodeDiff:
+    """Compare the code of two runs.
+
+    Args:
+        first: One.
+        second: The other.
+        names: What they are called, for what is said of one of them.
+
+    Raises:
+        RunDirError: When a record is damaged.
+    """
+    folders = [_snapshot(run) for run in (first, second)]
+    if folders[0] and folders[1]:
+        return _bounded(_of_folders(folders[0], folders[1])) if folders[0] != folders[1] else CodeDiff()
+    records = [code_of(run) for run in (first, second)]
+    missing = [name for name, record in zip(names, records, strict=True) if not record.get("commit")]
+    if missing:
+        return CodeDiff(unknown=f"{' and '.join(missing)}: neither a snapshot nor a commit that you may read")
+    commits = [str(record["commit"]) for record in records]
+    committed = "" if commits[0] == commits[1] else _of_commits(records, commits)
+    diffs = [
+        read_text(run.diff) if os.access(run.diff, os.R_OK) else None for run in map(registry.whole, (first, second))
+    ]
+    parts = [*(committed or "").splitlines()]
+    if diffs[0] != diffs[1]:
+        for name, diff in zip(names, diffs, strict=True):
+            parts += [f"# not committed in {name}:", *(diff or "# nothing").splitlines()]
+    unknown = [] if committed is not None else [f"{commits[0][:12]} and {commits[1][:12]} are not both at hand here"]
+    for name, record in zip(names, records, strict=True):
+        if record.get("dirty") and not record.get("diff"):
+            unknown.append(f"what was not committed in {name} is not known as a whole")
+    if any(record.get("untracked") for record in records):
+        unknown.append("untracked files are not compared")
+    return _bounded(iter(parts)).replace(unknown="; ".join(unknown))
+
+
+def _snapshot(run: RunDir) -> Path | None:
+    """The folder with the snapshot of a run; None without one that can be read."""
+    for place in (run, registry.whole(run)):
+        named = (read_private(place.job, recordtypes.Job) or {}).get("origin", {}).get("snapshot")
+        if named and files.is_folder(named) and os.access(named, os.R_OK | os.X_OK):
+            return Path(named)
+    return None
+
+
+def _bounded(lines: Iterator[str]) -> CodeDiff:
+    kept: list[str] = []
+    for line in lines:
+        if len(kept) == _MOST_LINES:
+            kept.append(f"# more than {_MOST_LINES} lines: the rest is left out")
+            break
+        kept.append(line)
+    return CodeDiff("\n".join(kept))
+
+
+def _of_folders(first: Path, second: Path) -> Iterator[str]:
+    both = [{*islice(_below(folder), _MOST_FILES)} for folder in (first, second)]
+    common = both[0] & both[1]
+    for name in sorted(both[0] | both[1]):
+        paths = first / name, second / name
+        try:
+            if name in common and _equal(*paths):
+                continue
+            texts = [_lines(path) if name in there else [] for path, there in zip(paths, both, strict=True)]
+        except (OSError, RunDirError):
+            yield f"# {name} cannot be read"
+            continue
+        if texts[0] is None or texts[1] is None:
+            yield f"# {name} differs: it is binary, or larger than {_MOST_BYTES >> 10} KiB"
+            continue
+        old, new = (f"{side}/{name}" if name in there else "/dev/null" for side, there in zip("ab", both, strict=True))
+        yield from difflib.unified_diff(texts[0], texts[1], old, new, lineterm="")
+
+
+def _below(folder: Path) -> Iterator[str]:
+    """The files and links below a folder, as paths from there; no link is followed."""
+    for place, folders, names in os.walk(folder):
+        links = [name for name in folders if files.is_link(Path(place, name))]
+        yield from (os.path.relpath(Path(place, name), folder) for name in (*names, *links))
+
+
+def _equal(first: Path, second: Path) -> bool:
+    if files.is_link(first) or files.is_link(second):
+        return _lines(first) == _lines(second)
+    return first.samefile(second) or filecmp.cmp(first, second, shallow=False)
+
+
+def _lines(path: Path) -> list[str] | None:
+    """The lines of a text, or where a link leads; None for a file that is not to be shown."""
+    if files.is_link(path):
+        return [f"-> {path.readlink()}"]
+    with open_plain(path) as file:
+        data = file.read(_MOST_BYTES + 1)
+    return None if len(data) > _MOST_BYTES or b"\0" in data else data.decode(errors="replace").splitlines()
+
+
+def _of_commits(records: list[Mapping[str, Any]], commits: list[str]) -> str | None:
+    """What git tells of two commits; None where no work tree of the runs has both."""
+    import subprocess
+
+    if not all(map(_COMMIT.fullmatch, commits)):
+        return None
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")} | {"LC_ALL": "C"}
+    for folder in dict.fromkeys(str(record["folder"]) for record in records if "folder" in record):
+        words = (*_GIT, "-C", folder, "diff", "--no-ext-diff", "--no-textconv", "--no-color", *commits, "--")
+        try:
+            done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, env=environ)
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        if done.returncode == 0:
+            return done.stdout.decode(errors="replace")
+    return None
