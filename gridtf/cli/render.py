@@ -49,13 +49,23 @@ def run(arguments: Namespace) -> int:
     from gridtf.login import submission
 
     given = configured(arguments)
-    plan = submission.prepare(given.spec, given.sources, given.trusted)
+    swept = None
+    if given.sweep or hasattr(arguments, "at_once"):
+        from gridtf.cli import sweep
+
+        swept = sweep.of(given, arguments)
+    plan = submission.prepare(given.spec, given.sources, given.trusted, swept)
     script = submission.script(plan)
     command = submission.command(plan)
     if getattr(arguments, "json", False):
         output.write(f"{json.dumps(_as_dict(plan, command, script), indent=2)}\n")
         return 0
-    for note in precheck.notes(plan.spec):
+    notes = precheck.notes(plan.spec)
+    if swept is not None:
+        from gridtf.jobspec.sweep import notes as of_sweep
+
+        notes = (*notes, *of_sweep(plan.spec, swept.rows))
+    for note in notes:
         output.message(f"gridtf: {plain(note)}")
     output.message(_about(plan, command, defaults=getattr(arguments, "defaults", False)))
     if output.on_terminal():
@@ -103,12 +113,21 @@ def _about(plan: Plan, command: Sequence[str], *, defaults: bool) -> str:
         f"resources      {'; '.join([_resources(request, plan.spec.cpus_per_task, slots), *_components(request)])}",
         f"tasks          {', '.join(_tasks(request, slots))}",
         *([f"ranks          {mpi.named(ranks)}: {why}"] if ranks else []),
+        *_of_sweep(plan),
         "values",
     ]
     rows = [row for row in _values(plan) if defaults or row[1] != _DEFAULT]
     width = min(50, max(len(text) for text, _ in rows))
     lines += [f"  {text:<{width}}  {source}" for text, source in rows]
     return "\n".join(map(plain, lines))
+
+
+def _of_sweep(plan: Plan) -> Sequence[str]:
+    if plan.sweep is None:
+        return ()
+    from gridtf.cli.sweep import about
+
+    return about(plan.sweep)
 
 
 def _resources(request: Request, cpus_per_task: int | None, slots: str = "") -> str:

@@ -12,11 +12,13 @@ from gridtf.cli import output
 from gridtf.cli.common import add_raw, configured, new_parser
 from gridtf.errors import UsageError
 from gridtf.jobspec.arguments import Parser, add_job_options
+from gridtf.jobspec.jobfile import JOB_FILE
 from gridtf.jobspec.options import Table
 from gridtf.jobspec.placeholders import MEANINGS, OF_OWN_TYPES
 from gridtf.text import plain
 
 if TYPE_CHECKING:
+    from gridtf.jobspec.config import Configured
     from gridtf.login.job import Job
 
 LAYERS = """\
@@ -81,7 +83,24 @@ def run_submit(arguments: Namespace) -> int:
     if arguments.follow and arguments.json:
         raise UsageError("--follow prints logs, not JSON", hint="write --wait in its place, or leave out --json")
     given = configured(arguments)
+    if given.sweep:
+        file = arguments.jobfile or JOB_FILE
+        raise UsageError(f"{file} has a [sweep]: it is more than one job", hint=f"write: gridtf sweep {file}")
     job = submission.submit(given.spec, given.sources, given.trusted)
+    return announced(job, given, arguments, "logs -f", "status")
+
+
+def announced(job: Job, given: Configured, arguments: Namespace, *next_commands: str) -> int:
+    """Tell of a job that has just been submitted, and wait for it where the command line says so.
+
+    Args:
+        given: The job as it was given.
+        arguments: The command line.
+        next_commands: What users may want to do with the job, such as ``status``.
+
+    Returns:
+        The exit code.
+    """
     for note in job.notes:
         output.message(f"gridtf: {plain(note)}")
     found = job.scheduler == "local" and given.spec.scheduler is None
@@ -100,7 +119,8 @@ def run_submit(arguments: Namespace) -> int:
         return wait.follow(job, as_json=arguments.json, quiet=arguments.quiet)
     if output.on_terminal() and not (arguments.quiet or arguments.json):
         name = plain(shlex.quote(job.name))
-        output.message(f"next           gridtf logs -f {name}\n               gridtf status {name}")
+        commands = [f"gridtf {command} {name}" for command in next_commands]
+        output.message(f"{'next':<15}" + f"\n{'':<15}".join(commands))
     return 0
 
 

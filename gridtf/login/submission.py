@@ -31,8 +31,10 @@ from gridtf.run.rundir import (
 )
 from gridtf.schedulers import answers, mpi
 from gridtf.schedulers.api import JobIdentity, Plan
+from gridtf.values import as_dict
 
 if TYPE_CHECKING:
+    from gridtf.jobspec.sweep import Sweep
     from gridtf.login.job import Job
 
 
@@ -42,6 +44,7 @@ def submit(
     trusted: frozenset[int] | None = None,
     claim: Callable[[Path], None] = lambda _: None,
     origin: Mapping[str, Any] | None = None,
+    sweep: Sweep | None = None,
 ) -> Job:
     """Make the run directory, render the script and submit it.
 
@@ -53,6 +56,7 @@ def submit(
         trusted: Ids of users besides this one and root who may own the template; None: any user may.
         claim: Called with the run directory once it is made; an error of it is one of the submission.
         origin: What the job comes from, as in Plan.
+        sweep: The elements of a sweep, as in Plan.
 
     Returns:
         The submitted job, with notes of the scheduler.
@@ -63,7 +67,7 @@ def submit(
         SchedulerError: When the scheduler refuses the job.
         MaybeSubmittedError: When it is unknown whether the scheduler accepted the job.
     """
-    plan = _make_run_dir(prepare(spec, sources, trusted)).replace(origin=origin or {})
+    plan = _make_run_dir(prepare(spec, sources, trusted, sweep)).replace(origin=origin or {})
     with _guarded(plan.run_dir):
         claim(plan.run_dir)
         submitted, notes = _hand_over(plan.replace(script=script(plan)), command(plan))
@@ -76,7 +80,12 @@ def submit(
     return job.Job(RunDir(plan.run_dir, (submitted["scheduler"], submitted["job_id"])), notes)
 
 
-def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: frozenset[int] | None = None) -> Plan:
+def prepare(
+    spec: JobSpec,
+    sources: Mapping[str, str] | None = None,
+    trusted: frozenset[int] | None = None,
+    sweep: Sweep | None = None,
+) -> Plan:
     """Resolve a job into a plan, without side effects.
 
     Relative paths are resolved against the current folder; the default run root is in the job's working folder.
@@ -85,6 +94,7 @@ def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fr
         spec: The job; without a scheduler, the one available on this machine is taken.
         sources: Where each value of spec came from, as for submit.
         trusted: Ids of users besides this one and root who may own the template, as for submit.
+        sweep: The elements of a sweep, as for submit.
 
     Returns:
         The plan: what ``gridtf render`` shows and submit submits.
@@ -113,6 +123,8 @@ def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fr
         scheduler = schedulers.get(name)
         request = scheduler.login.resolve(spec)
         request = request.replace(mpi=mpi.starter(spec, scheduler, os.environ)[0])
+        if sweep is not None:
+            request = request.of_sweep(sweep.elements, sweep.at_once, sweep.pack)
         precheck.check(spec, sources)
     if spec.run_dir:
         run_dir = cwd / spec.run_dir
@@ -128,6 +140,7 @@ def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fr
         bootstrap=resources.bootstrap_script(),
         sources=sources,
         trusted=trusted,
+        sweep=sweep,
     )
     return scheduler.login.with_site(plan)
 
@@ -200,9 +213,12 @@ def _hand_over(plan: Plan, command: tuple[str, ...]) -> tuple[Record, tuple[str,
     with _located(plan.sources):
         notes = (*precheck.notes(plan.spec), *schedulers.unused(plan.spec, scheduler), *scheduler.login.check(plan))
     elements = plan.request.elements
-    for element in elements:
-        make_folder(run.elements / element, parents=True)
-    make_folder(run.output)
+    for folder in (run.elements, *(run.elements / element for element in elements)) if elements else ():
+        make_folder(folder)
+    if plan.sweep is None:
+        make_folder(run.output)
+    else:
+        write_record(run.sweep, as_dict(plan.sweep), indent=None, mode=0o600)
     try:
         result = scheduler.login.submit(plan)
     except KeyboardInterrupt:

@@ -11,7 +11,7 @@ from typing import Any
 from gridtf import schedulers
 from gridtf.errors import GridtfError, RunDirError
 from gridtf.observe.state import JobView, Records, decide, set_up_hint, why_set_up_failed
-from gridtf.run import recordtypes, registry
+from gridtf.run import recordtypes, reduced, registry
 from gridtf.run.rundir import JOINED, OPENED, Record, RunDir, is_cut, listdir, read_private, read_record
 from gridtf.run.tail import last_lines
 from gridtf.schedulers import answers
@@ -250,9 +250,10 @@ def read(run: RunDir, submitted: Record | None) -> Records:
         joined=any(name.startswith(JOINED) for name in top),
         elements={name: _verdict_of(RunDir(run.elements / name)) for name in (submitted or {}).get("elements", [])},
     )
-    attempt = run.latest()
+    attempt = run.latest(top)
     if attempt is None:
-        return records
+        ended = reduced.result(run, top)
+        return records.replace(attempt=ended["attempt"], verdict=ended["verdict"]) if ended else records
     plan = read_private(attempt.plan, recordtypes.Outline)
     nonce = plan.get("nonce") if plan else None
 
@@ -291,5 +292,8 @@ def read(run: RunDir, submitted: Record | None) -> Records:
 
 
 def _verdict_of(element: RunDir) -> Record | None:
-    latest = element.latest()
-    return read_record(latest.verdict, recordtypes.Verdict) if latest else None
+    names = listdir(element.path)
+    if latest := element.latest(names):
+        return read_record(latest.verdict, recordtypes.Verdict)
+    ended = reduced.result(element, names)
+    return ended["verdict"] if ended else None

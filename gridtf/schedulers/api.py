@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gridtf.jobspec.options import Option
     from gridtf.jobspec.request import Request
     from gridtf.jobspec.spec import JobSpec
+    from gridtf.jobspec.sweep import Sweep
     from gridtf.run.rundir import Record
     from gridtf.schedulers.injob import InJob
     from gridtf.schedulers.login import Login
@@ -57,6 +58,7 @@ class Plan(Value):
         site: What the scheduler's Login.with_site has found out about the site; None where it has not been asked.
         script: Text of the job script, once it is rendered.
         origin: What the job comes from, for job.json, such as ``rerun_of`` -> a run directory.
+        sweep: The rows of parameters whose jobs are the elements of its array; None: it is one job.
     """
 
     spec: JobSpec
@@ -70,6 +72,7 @@ class Plan(Value):
     site: Any = None
     script: str = ""
     origin: Mapping[str, Any] = {}
+    sweep: Sweep | None = None
 
 
 # in submitted.json as well, of no use to a scheduler; `name` is, for jobs of hand-written scripts

@@ -103,6 +103,8 @@ class LocalLogin(Login):
         run, spec = RunDir(plan.run_dir), plan.spec
         code = _RUNNER.format(root=str(Path(__file__).parents[3]))
         words = [str(run.path), str(spec.kill_grace), str(spec.walltime or 0)]
+        if plan.request.at_once:
+            words += map(str, (len(plan.request.elements), plan.request.pack, plan.request.at_once))
         try:
             script = unnamed(plan.script)
         except OSError as error:
