@@ -213,7 +213,8 @@ def _between(
 
 def _range(key: str, first: float, last: float, step: float, like: object, most: int) -> list[object]:
     """The values from one to another, both of them included."""
-    count = math.floor((last - first) / step + 1e-9) + 1 if step else 0
+    steps = (last - first) / step if step else -1.0
+    count = math.floor(steps + 1e-9) + 1 if math.isfinite(steps) else 0
     if count < 1:
         what = f"from {first:g} to {last:g} in steps of {step:g} there are no values"
         raise SpecError(key, what, hint="write a step that leads from one to the other")

@@ -91,6 +91,7 @@ class LocalLogin(Login):
         if (training := request.training or 0) > (room := slots(request)):
             what = f"{training} training tasks do not fit into the {room} CPU slots of {host}"
             hint = "request fewer workers, or let tasks share cores with --tasks-per-node"
+            hint = f"write a smaller --pack: {request.pack} elements share the host" if request.pack > 1 else hint
             raise SpecError("tasks.worker.count", what, hint=hint)
         cores = len(os.sched_getaffinity(0))
         if one_worker(request) and cores > 1:
