@@ -12,17 +12,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from gridtf.errors import GridtfError, UsageError
-from gridtf.host.processes import block_signals, tell
+from gridtf.host.processes import become_subreaper, block_signals, is_end, tell
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.sweep import Sweep
 from gridtf.run import recordtypes, reduced
 from gridtf.run.rundir import RunDir, open_log, read_record
+from gridtf.schedulers.api import JobStatus, Parent
+from gridtf.states import JobState
 from gridtf.values import of_dict
 
 if TYPE_CHECKING:
     from gridtf.host.gpus import GpuGrant
     from gridtf.jobspec.request import Request
-    from gridtf.schedulers.api import AgentCall, AgentHandle, Allocation, JobIdentity, JobStatus, Parent, Scheduler
+    from gridtf.schedulers.api import AgentCall, AgentHandle, Allocation, JobIdentity, Scheduler
 
 _STDOUT, _STDERR = 1, 2
 _PAUSE = 1.0  # seconds at most in which a signal is noticed while the allocation is waited for
@@ -84,11 +86,9 @@ def together(
     from gridtf.bootstrap.launcher import launcher
     from gridtf.bootstrap.launcher.contact import TerminatedBySignal
     from gridtf.bootstrap.system import System
-    from gridtf.host import processes
-    from gridtf.schedulers.api import Parent
 
     block_signals()
-    processes.become_subreaper()
+    become_subreaper()
     system, first = System(environ), int(identity.element)
     numbers = [str(number) for number in range(first, min(first + sweep.pack, len(sweep.rows) + 1))]
     try:
@@ -123,12 +123,11 @@ def together(
 def _whole(scheduler: Scheduler, request: Request, environ: Mapping[str, str], system: Any) -> Allocation:
     """The allocation, with all GPUs of this host that belong to it."""
     from gridtf.bootstrap.launcher.contact import TerminatedBySignal
-    from gridtf.host import processes
     from gridtf.schedulers.api import GpuNeed
 
     def wait(why: str, seconds: float) -> None:
         received = system.wait(min(seconds, _PAUSE))
-        if processes.is_end(received):
+        if is_end(received):
             raise TerminatedBySignal(received)
 
     allocation = scheduler.injob.allocation(environ, request, wait)
@@ -178,8 +177,11 @@ class _Shared:
 
         return [fork_agent(host.name, call.arguments, call.main, allocation.gpus) for host in allocation.hosts]
 
-    def termination_reason(self, environ: Mapping[str, str], _: Parent) -> JobStatus | None:
-        return self._scheduler.injob.termination_reason(environ, self._parent)
+    def termination_reason(self, environ: Mapping[str, str], parent: Parent) -> JobStatus | None:
+        if os.getppid() != parent.pid:  # what the scheduler has started
+            return JobStatus(JobState.FAILED, f"process {parent.pid}, which had started it and others, was killed")
+        known = parent if self._scheduler.name == "local" else self._parent
+        return self._scheduler.injob.termination_reason(environ, known)
 
     def parent_lost(self, _: Parent) -> str:
         return ""

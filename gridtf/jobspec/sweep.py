@@ -125,12 +125,15 @@ def notes(spec: JobSpec, made: Sequence[Row]) -> tuple[str, ...]:
     words = [*(spec.command or ()), *map(str, spec.env.values())]
     for table in spec.tasks.values():
         words += [*(table.command or ()), *map(str, table.env.values())]
-    used = {one or other.replace("-", "_") for one, other in re.findall(_USED, "\n".join(words))} if words else {""}
-    used |= {name.replace("-", "_") for name in used}
-    unused = [name for name in made[0] if not {name, name.replace("-", "_"), ""} & used]
-    if unused and not spec.entry:
-        told.append(f"no command uses parameter {some(unused)}: the program finds it in GRIDTF_PARAMS")
+    if (left := unused(words, list(made[0]))) and not spec.entry:
+        told.append(f"no command uses parameter {some(left)}: the program finds it in GRIDTF_PARAMS")
     return tuple(told)
+
+
+def unused(words: Iterable[str], names: Sequence[str]) -> list[str]:
+    """The parameters that are in none of these words of commands: as ``{params.lr}``, ``{{ lr }}`` or ``{params}``."""
+    used = {(one or other).replace("-", "_") for one, other in re.findall(_USED, "\n".join(words))}
+    return [name for name in names if not {name.replace("-", "_"), ""} & used]
 
 
 def varying(made: Iterable[Row]) -> list[str]:
