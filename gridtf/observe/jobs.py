@@ -252,8 +252,7 @@ def read(run: RunDir, submitted: Record | None) -> Records:
     )
     attempt = run.latest(top)
     if attempt is None:
-        ended = reduced.result(run, top)
-        return records.replace(attempt=ended["attempt"], verdict=ended["verdict"]) if ended else records
+        return _of_packed(run, records)
     plan = read_private(attempt.plan, recordtypes.Outline)
     nonce = plan.get("nonce") if plan else None
 
@@ -279,6 +278,8 @@ def read(run: RunDir, submitted: Record | None) -> Records:
     stop = record(attempt.stop, recordtypes.Stop, listdir(attempt.path))
     # read last, so that it agrees with the records read before
     verdict = record(attempt.verdict, recordtypes.Verdict, listdir(attempt.path))
+    if verdict is None and not listdir(attempt.path):  # it has been packed meanwhile
+        return _of_packed(run, records)
     return records.replace(
         attempt=attempt.number,
         plan=plan,
@@ -289,6 +290,12 @@ def read(run: RunDir, submitted: Record | None) -> Records:
         verdict=verdict,
         damaged=tuple(str(path.relative_to(run.path)) for path in damaged),
     )
+
+
+def _of_packed(run: RunDir, records: Records) -> Records:
+    """The records of a run without attempts, which may have been packed."""
+    ended = reduced.result(run)
+    return records.replace(attempt=ended["attempt"], verdict=ended["verdict"]) if ended else records
 
 
 def _verdict_of(element: RunDir) -> Record | None:

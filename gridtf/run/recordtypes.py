@@ -264,22 +264,6 @@ Verdict = {
 }
 # --- of a sweep ---------------------------------------------------------------------------------------------------
 
-Number = range(1, _MOST)
-Sweep = {"rows": [{str: (str, bool, int, Real, None)}], "at_once": Number, "pack": Number, "numbers": [Number]}
-# what a task has reported: the last value, the smallest and the largest, and the step
-Reported = {str: {"last": (Real, None), "least": Real, "most": Real, "step": (int, None)}}
-# of an element that has ended, in place of its attempts
-Result = {
-    "attempt": Number,
-    "verdict": Verdict,
-    "params": {str: object},
-    "values": Reported,
-    "hosts": Count,
-    "cpus": Count,
-    "gpus": Count,
-}
-# --- of a sweep ---------------------------------------------------------------------------------------------------
-
 _Number = range(1, _MOST)
 Sweep = {
     "rows": [{str: (str, bool, int, Real)}],
@@ -292,7 +276,7 @@ Result = {
     "attempt": _Number,
     "verdict": Verdict,
     "params": {str: object},
-    "values": {str: {"last": Real, "least": Real, "most": Real, "step": (Count, None)}},
+    "values": {str: {"last": (Real, None), "least": Real, "most": Real, "step": (Count, None)}},
     "had": {"hosts": Count, "cpus": Count, "gpus": Count},
 }
 

@@ -114,9 +114,10 @@ def reduce(run: RunDir, params: Mapping[str, Any]) -> None:
     write_record(run.result, record)
     try:
         for name in attempts:
-            with files.opened(run.path / name) as folder:
+            doomed = (run.path / name).rename(run.path / f".{name}.removed")  # at once for those who read it
+            with files.opened(doomed) as folder:
                 files.empty(folder)
-            (run.path / name).rmdir()
+            doomed.rmdir()
     except OSError as error:
         raise cannot("remove", run.path / name, error) from None
 

@@ -338,9 +338,10 @@ def need_one_job(run: RunDir, command: str) -> None:
     """
     if elements := listdir(run.elements):
         first = min(elements, key=lambda name: (len(name), name))
+        table = f"the sweep: gridtf list {run.path}; " if run.sweep.name in listdir(run.path) else ""
         raise NotFoundError(
             f"{run.path} is an array of {len(elements)} jobs, each with its own logs and output",
-            hint=f"one element: gridtf {command} {run.elements / first}",
+            hint=f"{table}one element: gridtf {command} {run.elements / first}",
         )
 
 

@@ -39,7 +39,7 @@ print(sweeps.rerun_failed(find(sys.argv[1])).run_dir)
 class SweepJob(ClusterJob):
     """A sweep that alice has submitted. fails, waits: numbers of elements."""
 
-    command = "sweep"
+    verb = "sweep"
 
     def __init__(self, bed: Bed, *words: str, count: int = 6, fails: str = "", waits: str = "") -> None:
         home = bed.home()

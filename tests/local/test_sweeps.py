@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gridtf.errors import GridtfError
 from gridtf.login import sweeps
 from gridtf.login.job import Job, find
 from gridtf.run.rundir import RunDir, read_record
@@ -83,7 +84,7 @@ def test_elements_that_failed_run_again_and_no_others(here: Path) -> None:
     assert {number for number, row in table(job).items() if row["job_id"].startswith(again.id)} == {2, 5}
     assert sweeps.element_spec(Job(again.run.elements / "2")).params == {"layers": 5}
     assert {number: element(job, number).result.read_bytes() for number in rows} == before
-    with pytest.raises(sweeps.GridtfError, match="no element of the sweep is to be run again: all have completed"):
+    with pytest.raises(GridtfError, match="no element of the sweep is to be run again: all have completed"):
         sweeps.rerun_failed(job)
 
 
