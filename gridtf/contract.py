@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from gridtf.errors import GridtfError
 from gridtf.jobspec.tasktypes import DATA_WORKER, DISPATCHER, LEADERS
@@ -27,6 +29,7 @@ OUTPUT_DIR = "OUTPUT_DIR"
 TF_CONFIG = "TF_CONFIG"
 REUSE_PORT = "TF_GRPC_REUSE_PORT"
 GPUS = "CUDA_VISIBLE_DEVICES"
+PARAMS = "GRIDTF_PARAMS"
 
 DATA_TYPES = (DISPATCHER, DATA_WORKER)  # served by the tf.data service
 
@@ -70,6 +73,7 @@ class Task(Value):
         world_size: Number of tasks that train; None for other tasks.
         outside: Like ``cluster``, for tasks that are not members of it: the evaluator, data workers, services, clients,
             and types with ``in_cluster = false``.
+        params: The job's parameters, name -> number, text, True or False; empty in a job without.
     """
 
     type: str
@@ -84,6 +88,7 @@ class Task(Value):
     rank: int | None
     world_size: int | None
     outside: Mapping[str, tuple[str, ...]] = {}
+    params: Mapping[str, Any] = {}
 
     @property
     def name(self) -> str:
@@ -164,6 +169,7 @@ def task(environ: Mapping[str, str] | None = None) -> Task:
         rank=_number("RANK", env) if env.get("RANK") else None,
         world_size=_number("WORLD_SIZE", env) if env.get("WORLD_SIZE") else None,
         outside={name: tuple(members) for name, members in record.get("outside", {}).items()},
+        params=_params(env),
     )
 
 
@@ -230,6 +236,16 @@ def _catch_requests() -> bool:
     except ValueError:  # not in the main thread
         return False
     return True
+
+
+def _params(env: Mapping[str, str]) -> dict[str, Any]:
+    text = env.get(PARAMS) or "{}"
+    try:
+        if isinstance(found := json.loads(text), dict):
+            return found
+    except ValueError:
+        pass
+    raise GridtfError(f"{PARAMS}={text} is not a JSON object", hint="was it changed in this task?")
 
 
 def _number(name: str, env: Mapping[str, str]) -> int:

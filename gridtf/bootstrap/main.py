@@ -15,7 +15,7 @@ from gridtf import contract, files, schedulers
 from gridtf.bootstrap import elements, unsubmitted
 from gridtf.errors import GridtfError, RunDirError, SpecError, UsageError
 from gridtf.host.processes import tell
-from gridtf.jobspec.checks import need_program
+from gridtf.jobspec.checks import need_parameters, need_program
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run import recordtypes
@@ -118,6 +118,7 @@ def run(
     spec = spec.replace(chdir=str(here / (spec.chdir or "")))
     try:
         need_program(spec)
+        need_parameters(spec)
         precheck.check(spec, configured.sources)
         if spec.setup:
             hint = "run them first, in the shell or the script, and add --no-setup"

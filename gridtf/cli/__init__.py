@@ -42,6 +42,7 @@ MOMENTS = {
         "output": "print the folder with the results of the tasks",
         "tensorboard": "show the results in TensorBoard, and how to reach it",
         "resume": "submit a job again that has saved or failed: it goes on",
+        "rerun": "submit a job again from its beginning, with changes",
         "clean": "remove run directories of jobs that ended long ago",
     },
     "for a site": {

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S")
 _CLOCKS = ("%H:%M", "%H:%M:%S")
 WITH_COMMAND = ("exec",)  # besides those with the options of a job
-WITH_JOB_OPTIONS = ("submit", "sweep", "run", "render", "doctor")
+WITH_JOB_OPTIONS = ("submit", "sweep", "run", "render", "rerun", "doctor")
 # Command -> its module in this package, if that has another name.
 _MODULES = {
     "list": "status",
@@ -138,6 +138,12 @@ def add_raw(parser: Parser) -> None:
     parser.add_argument("--raw", action=BooleanOptionalAction, help=raw_help)
 
 
+def add_like(parser: Parser) -> None:
+    """Add the option --like to a command that reads a job."""
+    told = "take memory, CPUs and walltime from what this job has used"
+    parser.add_argument("--like", metavar="JOB", help=told).completer = job_names  # type: ignore[attr-defined]
+
+
 def job_names(prefix: str, **_: object) -> list[str]:
     """Names and ids of jobs, and folders, that begin with prefix, for tab completion."""
     from argcomplete.completers import FilesCompleter
@@ -200,10 +206,19 @@ def configured(arguments: Namespace, use: Use | None = None) -> Configured:
     from gridtf.jobspec.config import Typed, Use, configure
     from gridtf.run.rundir import here
 
-    typed, cwd = Typed(arguments.jobfile, arguments.given, arguments.command), here()
+    typed, cwd, like = Typed(arguments.jobfile, arguments.given, arguments.command), here(), None
+    if getattr(arguments, "like", None):
+        from gridtf.login import job as jobs
+        from gridtf.login.like import Like
+
+        like = Like(jobs.find(arguments.like))
     job = schedulers.with_options(
-        lambda table, complete: configure(typed, os.environ, cwd, table, complete=complete, use=use or Use.SUBMIT)
+        lambda table, complete: configure(
+            typed, os.environ, cwd, table, complete=complete, use=use or Use.SUBMIT, like=like.layer if like else None
+        )
     )
+    if like:
+        job = job.replace(notes=(*job.notes, *like.notes), origin={"like": str(like.run_dir)})
     for note in job.notes:
         output.message(f"gridtf: {note}")
     return job

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gridtf import schedulers
 from gridtf.cli import output
-from gridtf.cli.common import configured, new_parser
+from gridtf.cli.common import add_like, configured, new_parser
 from gridtf.jobspec import config, precheck
 from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.options import Table
@@ -24,7 +24,9 @@ from gridtf.text import counted, plain
 from gridtf.values import fields
 
 if TYPE_CHECKING:
+    from gridtf.jobspec.config import Configured
     from gridtf.jobspec.request import Request
+    from gridtf.jobspec.sweep import Sweep
     from gridtf.schedulers.api import Plan
 
 
@@ -41,23 +43,36 @@ def parser(table: Table | None = None, **more: Any) -> Parser:
     made = new_parser("render", "[JOBFILE] [options] -- command …", examples, **more)
     made.add_argument("--json", action="store_true", help="print JSON: the request, the script, where values come from")
     made.add_argument("--defaults", action="store_true", help="show the default values as well")
+    add_like(made)
     add_job_options(made, schedulers.job_options() if table is None else table)
     return made
 
 
 def run(arguments: Namespace) -> int:
-    from gridtf.login import submission
-
-    given = configured(arguments)
-    swept = None
+    given, swept = configured(arguments), None
     if given.sweep or hasattr(arguments, "at_once"):
         from gridtf.cli import sweep
 
         swept = sweep.of(given, arguments)
+    about = getattr(arguments, "json", False), getattr(arguments, "defaults", False)
+    return show(given, swept, as_json=about[0], defaults=about[1])
+
+
+def show(given: Configured, swept: Sweep | None = None, *, as_json: bool = False, defaults: bool = False) -> int:
+    """Print what the submission of a job would do.
+
+    Args:
+        given: The job.
+        swept: The elements of a sweep; None: it is one job.
+        as_json: Whether to print JSON.
+        defaults: Whether to show the default values as well.
+    """
+    from gridtf.login import submission
+
     plan = submission.prepare(given.spec, given.sources, given.trusted, swept)
     script = submission.script(plan)
     command = submission.command(plan)
-    if getattr(arguments, "json", False):
+    if as_json:
         output.write(f"{json.dumps(_as_dict(plan, command, script), indent=2)}\n")
         return 0
     notes = precheck.notes(plan.spec)
@@ -67,7 +82,7 @@ def run(arguments: Namespace) -> int:
         notes = (*notes, *of_sweep(plan.spec, swept.rows))
     for note in notes:
         output.message(f"gridtf: {plain(note)}")
-    output.message(_about(plan, command, defaults=getattr(arguments, "defaults", False)))
+    output.message(_about(plan, command, defaults=defaults))
     if output.on_terminal():
         output.write("".join(f"{plain(line)}\n" for line in script.split("\n")[:-1]))
     else:
@@ -92,8 +107,8 @@ def _as_dict(plan: Plan, command: Sequence[str], script: str) -> dict[str, Any]:
 def _without_secrets(spec: dict[str, Any]) -> dict[str, Any]:
     """A specification without the values of likely secrets: others may see what render prints."""
     masked = {**spec}
-    if "env" in spec:
-        masked["env"] = {name: _MASK if secret(name, text) else text for name, text in spec["env"].items()}
+    for table in spec.keys() & {"env", "params"}:
+        masked[table] = {name: _MASK if secret(name, text) else text for name, text in spec[table].items()}
     if "tasks" in spec:
         masked["tasks"] = {name: _without_secrets(table) for name, table in spec["tasks"].items()}
     return masked
@@ -224,6 +239,6 @@ def _look_up(spec: JobSpec, key: str) -> Any:
 
 
 def _shown(key: str, value: Any) -> str:
-    if ".env." in f".{key}" and secret(key.rpartition(".")[2], value):
+    if (".env." in f".{key}" or key.startswith("params.")) and secret(key.rpartition(".")[2], value):
         return _MASK
     return json.dumps(value, default=lambda table: {}, ensure_ascii=False)  # an empty [tasks.TYPE]

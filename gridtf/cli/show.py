@@ -73,6 +73,9 @@ def job(view: JobView, now: float, width: int | None = None) -> str:
         "why" if view.finished else "detail": _why(view),
         "warning": [*([_unmoved(view)] if view.unmoved else []), *map(_damaged, view.damaged)],
         "times": _times(view),
+        "params": [", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in view.params.items())]
+        if view.params
+        else [],
         "run directory": [f"{view.run_dir}"],
         "attempts": _chain(view),
     }

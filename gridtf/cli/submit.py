@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import shlex
 from argparse import Namespace
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gridtf import schedulers
 from gridtf.cli import output
-from gridtf.cli.common import add_raw, configured, new_parser
+from gridtf.cli.common import add_like, add_raw, configured, new_parser
 from gridtf.errors import UsageError
 from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.jobfile import JOB_FILE
 from gridtf.jobspec.options import Table
-from gridtf.jobspec.placeholders import MEANINGS, OF_OWN_TYPES
+from gridtf.jobspec.placeholders import MEANINGS, OF_A_JOB
 from gridtf.text import plain
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ of precedence: --nodes 2, GRIDTF_SUBMIT_NODES=2, JOBFILE, ~/.config/gridtf/confi
 line does not say what to run; words after -- that begin with a dash are added to its command."""
 
 PLACEHOLDERS = "placeholders in the command and in --env, replaced for each task:\n" + "".join(
-    f"  {f'{{{name}}}':<24}{meaning}\n" for name, meaning in {**MEANINGS, "TYPE_hosts": OF_OWN_TYPES}.items()
+    f"  {f'{{{name}}}':<24}{meaning}\n" for name, meaning in {**MEANINGS, **OF_A_JOB}.items()
 )
 
 
@@ -61,40 +62,67 @@ def parser_submit(table: Table | None = None, **more: Any) -> Parser:
     )
     made = new_parser("submit", "[JOBFILE] [options] -- command …", examples, **more)
     made.epilog = f"{made.epilog}\n\n{PLACEHOLDERS}\n{LAYERS}"
+    add_like(made)
+    add_submit_options(made)
+    add_job_options(made, schedulers.job_options() if table is None else table)
+    return made
+
+
+def add_submit_options(made: Parser) -> None:
+    """Add the options of a command that submits: what it waits for, and what it prints."""
     made.add_argument("--wait", action="store_true", help="wait until the job has ended; the exit code is the job's")
     made.add_argument("-f", "--follow", action="store_true", help="as --wait, and print what its tasks print meanwhile")
     add_raw(made)
     made.add_argument("--quiet", action="store_true", help="print the job's id alone; with --wait or -f its verdict")
     made.add_argument("--dry-run", action="store_true", help="submit nothing, like gridtf render")
     made.add_argument("--json", action="store_true", help="print JSON")
-    add_job_options(made, schedulers.job_options() if table is None else table)
-    return made
 
 
 def run_submit(arguments: Namespace) -> int:
+    return carry_out(arguments, lambda: _one_job(arguments))
+
+
+def _one_job(arguments: Namespace) -> Configured:
+    given = configured(arguments)
+    if given.sweep:
+        file = arguments.jobfile or JOB_FILE
+        raise UsageError(f"{file} has a [sweep]: it is more than one job", hint=f"write: gridtf sweep {file}")
+    return given
+
+
+def carry_out(
+    arguments: Namespace,
+    configure: Callable[[], Configured],
+    notes: Callable[[Configured, Job], Sequence[str]] = lambda given, job: (),
+) -> int:
+    """Submit a job, as the options of add_submit_options say.
+
+    Args:
+        arguments: The parsed command line.
+        configure: Makes the job.
+        notes: Makes further notes for the user, when it is submitted.
+    """
     if arguments.dry_run:
         from gridtf.cli import render
 
         if arguments.json:
             raise UsageError("--dry-run prints the job script, not JSON", hint="leave out --json, or --dry-run")
-        return render.run(arguments)
+        return render.show(configure())
     from gridtf.login import submission
 
     if arguments.follow and arguments.json:
         raise UsageError("--follow prints logs, not JSON", hint="write --wait in its place, or leave out --json")
-    given = configured(arguments)
-    if given.sweep:
-        file = arguments.jobfile or JOB_FILE
-        raise UsageError(f"{file} has a [sweep]: it is more than one job", hint=f"write: gridtf sweep {file}")
-    job = submission.submit(given.spec, given.sources, given.trusted)
+    given = configure()
+    job = submission.submit(given.spec, given.sources, given.trusted, origin=given.origin)
+    job.notes = (*job.notes, *notes(given, job))
     return announced(job, given, arguments, "logs -f", "status")
 
 
-def announced(job: Job, given: Configured, arguments: Namespace, *next_commands: str) -> int:
+def announced(job: Job, given: Configured | None, arguments: Namespace, *next_commands: str) -> int:
     """Tell of a job that has just been submitted, and wait for it where the command line says so.
 
     Args:
-        given: The job as it was given.
+        given: The job as it was given; None where it was not.
         arguments: The command line.
         next_commands: What users may want to do with the job, such as ``status``.
 
@@ -103,7 +131,7 @@ def announced(job: Job, given: Configured, arguments: Namespace, *next_commands:
     """
     for note in job.notes:
         output.message(f"gridtf: {plain(note)}")
-    found = job.scheduler == "local" and given.spec.scheduler is None
+    found = job.scheduler == "local" and given is not None and given.spec.scheduler is None
     scheduler = f"{job.scheduler} (this machine: no other scheduler was found)" if found else job.scheduler
     text = described(job, scheduler)
     waits = arguments.wait or arguments.follow

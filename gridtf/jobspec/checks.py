@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gridtf.errors import SpecError, UsageError, nearest
 from gridtf.jobspec import tasktypes, units
-from gridtf.jobspec.placeholders import CONTAINER_NAMES, HOST_NAMES, host_address, is_whole, misspelt, placeholders
+from gridtf.jobspec.placeholders import (
+    ALL,
+    CONTAINER_NAMES,
+    HOST_NAMES,
+    PARAMS,
+    host_address,
+    is_whole,
+    missing,
+    misspelt,
+    placeholders,
+    without_parameters,
+)
 from gridtf.text import counted, toml
 
 if TYPE_CHECKING:
@@ -29,6 +41,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,62}")
 ID = re.compile(r"(?a)\d+([._]\d+)*")  # a name of this form cannot be told from the id of a job
 _MPI_TYPE = re.compile(r"[a-z][a-z0-9_]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NOT_ALL = re.compile(r"[${]\{params\}")  # the shell's, and what the program is to get
 PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -161,24 +174,62 @@ def _strings(key: str, value: Sequence[object], *, newlines: bool) -> None:
             raise SpecError(key, f"{item!r} contains a {'NUL' if newlines else 'newline'}, which cannot be passed on")
 
 
-def _command(key: str, words: Sequence[object], names: Sequence[str]) -> None:
+def _command(key: str, words: Sequence[object], spec: JobSpec) -> None:
     _strings(key, words, newlines=True)
     if words and not words[0]:
         raise SpecError(key, "the first item, the program to run, is empty", hint=_PROGRAM_FIRST)
     for word in map(str, words):
-        _placeholders(key, word, names)
+        _placeholders(key, word, spec)
 
 
-def _placeholders(key: str, word: str, names: Sequence[str], *, whole: bool = True) -> None:
-    """Refuse an unknown placeholder. whole: also a word that is like none, if it is all there is in braces."""
-    for name, meant in misspelt(word, names, whole=whole and is_whole(word)):
+def _placeholders(key: str, word: str, spec: JobSpec, *, argument: bool = True) -> None:
+    """Refuse an unknown placeholder. argument: also a word that is like none, if it is all there is in braces."""
+    whole = argument and is_whole(word)
+    for name, meant in misspelt(without_parameters(word, spec.params), placeholders(spec.tasks), whole=whole):
         hint = f"did you mean {{{meant}}}?" if meant else "`gridtf submit --help` lists the placeholders;"
+        if name == PARAMS:
+            continue
         literal = f"{{{{{name}}}}}" if is_whole(word) else f"{{ {name} }}"
         hint += f" to pass braces to the program itself, write {literal}"
+        if name in spec.params:
+            hint = f"the parameter is {{{PARAMS}.{name}}}"
         raise SpecError(key, f"there is no placeholder {{{name}}}", hint=hint)
 
 
-def _environment(key: str, value: object, names: Sequence[str]) -> None:
+def need_parameters(spec: JobSpec) -> None:
+    """Check, before the submission, that the job has the parameters that its commands and variables name.
+
+    Args:
+        spec: The job, with all of its parameters.
+
+    Raises:
+        SpecError: When it lacks one, and for a ``{params}`` that is no argument by itself.
+    """
+    for prefix, own in (("", spec), *((f"tasks.{name}.", table) for name, table in spec.tasks.items())):
+        if spec.params and (own.command or ())[:1] == (ALL,):
+            raise SpecError(f"{prefix}command", f"{ALL} stands for flags, not for the program", hint=_PROGRAM_FIRST)
+        for word in own.command or ():
+            _parameters(f"{prefix}command", word, spec.params, argument=True)
+        for name, text in own.env.items():
+            _parameters(f"{prefix}env.{name}", text, spec.params, argument=False)
+
+
+def _parameters(key: str, word: str, params: Mapping[str, object], *, argument: bool) -> None:
+    for name in missing(word, params, argument=argument):
+        near = nearest(name, list(params))
+        hint = f"{near}{' if not, ' * bool(near)}write {name} = … under [params] in the job file, or --set {name}=…"
+        raise SpecError(key, f"there is no parameter {name!r}", hint=hint)
+    if ALL not in _NOT_ALL.sub("", word) or (params and argument and word == ALL):
+        return
+    if not params and argument and is_whole(word):
+        hint = "set some: --set lr=0.01, or lr = 0.01 under [params]; for the braces themselves write {{params}}"
+        raise SpecError(key, f"{ALL} stands for the parameters of the job, and it has none", hint=hint)
+    if params:
+        hint = "make it an argument by itself, or name one, as in {params.NAME}; GRIDTF_PARAMS has all of them as JSON"
+        raise SpecError(key, f"{ALL} stands for several arguments, and is only a part of this text", hint=hint)
+
+
+def _environment(key: str, value: object, spec: JobSpec) -> None:
     if not isinstance(value, Mapping):
         raise SpecError(key, "expected a table of strings")
     for name, text in value.items():
@@ -188,7 +239,7 @@ def _environment(key: str, value: object, names: Sequence[str]) -> None:
             raise SpecError(f"{key}.{name}", f"{name!r} is not a name that a shell can export", hint=hint)
         if not isinstance(text, str) or "\0" in text:
             raise SpecError(f"{key}.{name}", f"{spell(text)} is not a string", hint=f'write {name} = "{spell(text)}"')
-        _placeholders(f"{key}.{name}", text, names, whole=False)  # {message} may be the format of a log
+        _placeholders(f"{key}.{name}", text, spec, argument=False)  # {message} may be the format of a log
 
 
 def _parsed(key: str, value: str | int | None, parse: Callable[[str | int], object], forms: str) -> None:
@@ -218,8 +269,7 @@ def _check_texts(spec: JobSpec) -> None:
             f"{spell(spec.name)} is not a job name",
             hint=f"write {as_name(str(spec.name)) or 'train'}: up to 63 letters, digits and _ . + = - are allowed",
         )
-    names = placeholders(spec.tasks)
-    _command("command", spec.command, names)
+    _command("command", spec.command, spec)
     _strings("setup", spec.setup, newlines=True)
     _strings("native", spec.native, newlines=False)
     for host in spec.exclude:
@@ -232,7 +282,7 @@ def _check_texts(spec: JobSpec) -> None:
         address = spec.notify if _NOTIFY.fullmatch(f"mail:{spec.notify}") and isinstance(spec.notify, str) else ""
         hint = f"write mail:{address}" if address else "write mail, or mail:ann@example.org"
         raise SpecError("notify", f"{spell(spec.notify)} is neither mail nor mail:ADDRESS", hint=hint)
-    _environment("env", spec.env, names)
+    _environment("env", spec.env, spec)
     options: object = spec.options
     if not isinstance(options, Mapping):
         raise SpecError("options", f"{spell(options)} is not a table of options")
@@ -353,7 +403,6 @@ def _check_types(spec: JobSpec) -> None:
 
 
 def _check_tasks(spec: JobSpec) -> None:
-    names = placeholders(spec.tasks)
     for task_type, table in spec.tasks.items():
         key, row = f"tasks.{task_type}", spec.row(task_type)
         _whole(f"{key}.count", table.count, 0)
@@ -363,7 +412,7 @@ def _check_tasks(spec: JobSpec) -> None:
         _check_partition(f"{key}.partition", task_type, spec)
         _check_membership(f"{key}.in_cluster", task_type, spec)
         _check_on_failure(f"{key}.on_failure", task_type, spec)
-        _environment(f"{key}.env", table.env, names)
+        _environment(f"{key}.env", table.env, spec)
         if table.command is not None:
             if not isinstance(table.command, tuple) or not table.command:
                 given: object = table.command
@@ -372,7 +421,7 @@ def _check_tasks(spec: JobSpec) -> None:
                 hint = _as_list("command", given) if isinstance(given, str) else ""
                 what = "one string" if hint else spell(given)
                 raise SpecError(f"{key}.command", f"expected a list of strings, not {what}", hint=hint)
-            _command(f"{key}.command", table.command, names)
+            _command(f"{key}.command", table.command, spec)
             if row.served == tasktypes.ALWAYS:
                 raise SpecError(f"{key}.command", f"gridtf runs a server in a {task_type}", hint="leave it out")
         if row.limit is not None and (table.count or 0) > row.limit:
@@ -481,6 +530,9 @@ def _check_params(spec: JobSpec) -> None:
             raise SpecError(key, what, hint="several values of one parameter are a sweep: write them in [sweep]")
         if isinstance(value, str) and any(ord(char) < 32 for char in value):
             raise SpecError(key, f"{value!r} contains a control character", hint="leave out newlines and tabs")
+    if (size := len(json.dumps(params)) + len("GRIDTF_PARAMS=")) > units.LONGEST_VARIABLE:
+        what = f"{size} bytes as JSON, and Linux allows {units.LONGEST_VARIABLE} in a variable, GRIDTF_PARAMS"
+        raise SpecError("params", what, hint="pass large values in a file, and its path as the parameter")
 
 
 def _check_around(spec: JobSpec) -> None:

@@ -1,6 +1,7 @@
 """Merges defaults, files, environment and flags into a JobSpec, and records the source of each value.
 
-Layers, each overriding the one before: defaults < site file < user file < job file < environment < flags.
+Layers, each overriding the one before: defaults < site file < user file < job file < environment < flags. Below the
+environment comes what --like has measured. A job that is run again has its own specification below the flags instead.
 
 - Tables (``env``, ``tasks``, ``tasks.TYPE``, ``tasks.TYPE.env``) merge key by key; any other value but ``setup`` and
   ``args``, even a list, is replaced as a whole. Within one command line a repeated flag adds to its list.
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -50,9 +51,10 @@ UNREAD = f"{JOB_FILE} is not read, since the command line says what to run; to u
 _ADDRESS, _INTERFACE = ("address",), ("interface",)
 _CONTAINER, _CONTAINER_COMMAND = ("container",), ("container_command",)
 # The first of a pair overrides the second in lower layers.
+_MEM, _MEM_PER_TASK = ("mem",), ("mem_per_task",)
 _PROFILE, _PARTITION = ("profile",), ("partition",)
 _CHIEF, _MASTER, _LEADER = ("tasks", "chief", "count"), ("tasks", "master", "count"), ("leader",)
-_PAIRS = ((COMMAND, _ENTRY), (_ADDRESS, _INTERFACE), (_LEADER, _CHIEF), (_LEADER, _MASTER))
+_PAIRS = ((COMMAND, _ENTRY), (_ADDRESS, _INTERFACE), (_LEADER, _CHIEF), (_LEADER, _MASTER), (_MEM, _MEM_PER_TASK))
 _EXCLUSIVE = (*_PAIRS, *((other, one) for one, other in _PAIRS))
 
 
@@ -70,6 +72,7 @@ class Configured(Value):
         sweep: Key -> value of the job file's ``[sweep]``.
         steps: The names of the job file's ``[steps]``, in its order.
         max_sweep: The site's limit on the elements of a sweep; None: there is none.
+        origin: What the job comes from, as in Plan.
     """
 
     spec: JobSpec
@@ -80,6 +83,7 @@ class Configured(Value):
     sweep: Mapping[str, Sourced] = {}
     steps: tuple[str, ...] = ()
     max_sweep: Limit | None = None
+    origin: Mapping[str, str] = {}
 
     def source(self, key: str) -> str:
         """The source of a value, as in a message; "the defaults" without one."""
@@ -147,6 +151,7 @@ def configure(
     *,
     complete: bool = True,
     use: Use = Use.SUBMIT,
+    like: Callable[[JobSpec], Layer] | None = None,
 ) -> Configured:
     """Merge all layers into a JobSpec.
 
@@ -158,6 +163,7 @@ def configure(
         complete: Whether these are all options, those of plugins as well: then unknown keys in the site's and the
             user's file are left out, with a note.
         use: What the job is configured for.
+        like: Makes a layer between the files and the variables, for the job that it is without it.
 
     Raises:
         UsageError: For an invalid value in any layer, naming its source.
@@ -167,8 +173,6 @@ def configure(
     """
     reader = Reader(table, environ, cwd)
     flags, jobfile = reader.flags(typed.given, typed.command), typed.jobfile
-    if typed.command is not None and not typed.command:
-        raise UsageError("there is no command after --", hint="such as: -- python train.py")
     general, notes = _general(reader, complete=complete, with_setup=use is not Use.HERE)
     named = jobfile is not None
     # not Path.is_file, which raises for a folder that this user cannot read
@@ -186,11 +190,13 @@ def configure(
             # lowest precedence: any explicit chdir overrides the job file's folder
             general.insert(0, File({("chdir",): Sourced(str((cwd / jobfile).parent), f"the folder of {jobfile}")}))
     above = _with_parameters([*general, job], [reader.variables(), flags])
-    merged = _merge_files(general, job, above)
+    merged, keys = _merge_files(general, job, above), {option.key for option in table}
+    if like:
+        merged = _merge_files(general, job, [like(_configured(merged, keys, None, ()).spec), *above])
     trusted = None
     if job.owner is not None and merged.get(_TEMPLATE) is job.layer.get(_TEMPLATE):
         trusted = frozenset({job.owner})
-    made = _configured(merged, {option.key for option in table}, trusted, notes)
+    made = _configured(merged, keys, trusted, notes)
     tables = [table for file in general for table in file.partitions.items()]
     partitions = {name: next(iter(keys.values())).source for name, keys in tables if keys}
     most = next((file.limits[limits.MAX_SWEEP] for file in general if limits.MAX_SWEEP in file.limits), None)
@@ -222,13 +228,51 @@ def complement(
         GridtfError: When a file cannot be read.
     """
     general, notes = _general(Reader(table, environ, Path()), complete=complete)
-    values = spec.to_dict()
-    values |= values.pop("options", {})
-    own = {key: Sourced(value, "JobSpec") for key, value in flat(values)}
-    merged = _merge_files(general, File({}), [own])
+    merged = _merge_files(general, File({}), [_layer(spec, "JobSpec")])
     made = _configured(merged, {option.key for option in table} | {*spec.options}, None, notes)
     _check_limits(made, general)
     return made
+
+
+def change(
+    spec: JobSpec,
+    source: str,
+    typed: Typed,
+    environ: Mapping[str, str],
+    cwd: Path,
+    table: Table = OPTIONS,
+    *,
+    complete: bool = True,
+) -> Configured:
+    """Merge a command line above the specification of a job that is there already.
+
+    Of the files only the profile that the command line names and the site's limits count, and no variables.
+
+    Args:
+        spec: The specification.
+        source: Of its values.
+        typed: The command line, without a job file.
+        environ: The environment, for the paths of the files.
+        cwd: As for configure, and so are the others.
+
+    Raises:
+        GridtfError: As configure does.
+    """
+    reader = Reader(table, environ, cwd)
+    general, _ = _general(reader, complete=complete)
+    named = [file.replace(layer={}, partitions={}) for file in general]
+    own = File(_layer(spec, source))
+    merged = _merge_files(named, own, _with_parameters([own], [reader.flags(typed.given, typed.command)]))
+    made = _configured(merged, {option.key for option in table} | {*spec.options}, None, ())
+    _check_limits(made, general)
+    return made
+
+
+def _layer(spec: JobSpec, source: str) -> Layer:
+    """The values of a specification that are no defaults."""
+    values = spec.to_dict()
+    values |= values.pop("options", {})
+    return {key: Sourced(value, source) for key, value in flat(values)}
 
 
 def _configured(

@@ -166,8 +166,10 @@ class Reader(Value):
             command: The arguments after ``--``; None without a ``--``.
 
         Raises:
-            UsageError: For an invalid value, naming the flag.
+            UsageError: For an invalid value, naming the flag, and for a ``--`` without a command.
         """
+        if command is not None and not command:
+            raise UsageError("there is no command after --", hint="such as: -- python train.py")
         layer: Layer = {}
         for option, flag, text in given:
             if text is None:

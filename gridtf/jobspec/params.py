@@ -34,4 +34,4 @@ def parameter(name: str, text: str, known: Mapping[str, object]) -> object:
     if like is None or type(value) is type(like) or (number and isinstance(like, float)):
         return float(value) if isinstance(like, float) and number else value
     kind = {bool: "true or false", int: "a whole number", float: "a number"}[type(like)]
-    raise SpecError(f"params.{name}", f"{text!r} is not {kind}", hint=f"it is {spell(like)} in the job file")
+    raise SpecError(f"params.{name}", f"{text!r} is not {kind}", hint=f"it is {spell(like)} so far")

@@ -1,9 +1,9 @@
-"""Placeholders in commands and variables, such as {task_index}. Pure."""
+"""Placeholders in commands and variables, such as {task_index}, {params.lr} and {{ lr }}. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 
 from gridtf.jobspec.tasktypes import TASK_TYPES
@@ -24,9 +24,20 @@ MEANINGS = {
     "output_dir": "the folder that all tasks share for their results",
     "job_id": "the scheduler's id of the job",
 }
-OF_OWN_TYPES = "the same for a task type of the job's own"
+# Those that a job has by its own task types and parameters.
+OF_A_JOB = {
+    "TYPE_hosts": "the same for a task type of the job's own",
+    "params.NAME": "a parameter; {{ NAME }} is the same",
+    "params": "all parameters as flags: --lr=0.01; --NAME for true, nothing for false",
+}
 NAMES = tuple(MEANINGS)
+PARAMS = "params"
+ALL = f"{{{PARAMS}}}"  # as an argument: all parameters, as flags
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z_]+)\}")  # ${name} is the shell's
+_NAME = r"[A-Za-z_][\w-]*"
+# {params.lr}; {{ num-layers }} and {{lr}}, as RiseML has them
+_PARAMETER = re.compile(rf"(?<!\$)(?:\{{params\.(?P<own>{_NAME})\}}|\{{\{{ *(?P<pair>{_NAME}) *\}}\}})")
+_ANY = re.compile(f"{_PARAMETER.pattern}|{_PLACEHOLDER.pattern}")
 _NEAR = 0.8  # by difflib: task_id is close enough to task_index, run_id is the user's own
 _NEAREST = 0.6  # of an unknown one: hosts is most like ps_hosts
 _WHOLE = re.compile(r"(?:--?[\w-]+=)?\{[a-z_]+\}")
@@ -51,11 +62,96 @@ def fill(text: str, values: Mapping[str, str]) -> str:
         values: Placeholder, without braces -> text. Other braces stay as they are: programs have their own.
 
     Returns:
-        The text; an argument ``{{word}}``, or an option ``--x={{word}}``, becomes ``{word}``.
+        The text; an argument ``{{word}}``, or an option ``--x={{word}}``, becomes ``{word}`` unless it is a parameter.
     """
-    if literal := _LITERAL.fullmatch(text):
+    if (literal := _LITERAL.fullmatch(text)) and not _known(literal[2][1:-1], values):
         return f"{literal[1]}{literal[2]}"
-    return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), text)
+    return _ANY.sub(lambda match: _value(match, values), text)
+
+
+def _value(match: re.Match[str], values: Mapping[str, str]) -> str:
+    word = match["own"] or match["pair"] or match[3]
+    if match[3] or match["own"]:
+        return values.get(word if match[3] else f"{PARAMS}.{word}", match[0])
+    if key := _known(word, values):
+        return values[key]
+    return match[0].replace(f"{{{word}}}", values.get(word, f"{{{word}}}"))
+
+
+def _known(name: str, keys: Collection[str]) -> str:
+    """The parameter that ``{{ name }}`` is, where - and _ are alike, as ``params.NAME``; empty for none."""
+    words = (f"{PARAMS}.{word}" for word in (name, name.replace("-", "_"), name.replace("_", "-")))
+    return next((word for word in words if word in keys), "")
+
+
+def parameters(params: Mapping[str, object]) -> dict[str, str]:
+    """The placeholders of a job's parameters, and their values.
+
+    Args:
+        params: The parameters, by name.
+    """
+    return {f"{PARAMS}.{name}": _text(value) for name, value in params.items()}
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def flags(params: Mapping[str, object]) -> list[str]:
+    """The arguments that ``{params}`` stands for: ``--lr=0.01``; ``--cache`` for true and nothing for false, since
+    argparse's ``store_true`` takes no value.
+
+    Args:
+        params: The parameters, by name.
+    """
+    given = [(name, value) for name, value in params.items() if value is not False]
+    return [f"--{name}" if value is True else f"--{name}={value}" for name, value in given]
+
+
+def filled(words: Sequence[str], values: Mapping[str, str], params: Mapping[str, object]) -> list[str]:
+    """A command with its placeholders replaced.
+
+    Args:
+        words: The command.
+        values: As for fill.
+        params: The parameters of the job, for the argument ``{params}``.
+    """
+    return [made for word in words for made in (flags(params) if params and word == ALL else [fill(word, values)])]
+
+
+def missing(text: str, params: Mapping[str, object], *, argument: bool) -> Iterator[str]:
+    """Find parameters that a text names, and the job does not have.
+
+    ``{params.x}`` and ``{{ x }}`` count where they are an argument or the value of an option, or the job has
+    parameters; elsewhere they may be the program's own, unless there is a dash in ``{{ x-y }}``. A ``{{word}}``
+    without spaces is the program's ``{word}``.
+
+    Args:
+        text: An argument of a command, or a variable's value.
+        params: The parameters of the job, by name.
+        argument: Whether it is an argument.
+
+    Yields:
+        The names.
+    """
+    keys = parameters(params)
+    whole = argument and re.fullmatch(rf"(?:--?[\w-]+=)?{_PARAMETER.pattern}", text)
+    for match in _PARAMETER.finditer(text):
+        name = match["own"] or match["pair"]
+        known = f"{PARAMS}.{name}" in keys if match["own"] else _known(name, keys)
+        literal = match["pair"] and (match[0] == f"{{{{{name}}}}}" or name in _OF_AWK) and "-" not in name
+        if not known and not literal and (whole or params or "-" in (match["pair"] or "")):
+            yield name
+
+
+def without_parameters(text: str, params: Mapping[str, object]) -> str:
+    """A text in which misspelt need not look at what is a parameter.
+
+    Args:
+        text: As for missing, and so is ``params``.
+    """
+    keys = parameters(params)
+    return _PARAMETER.sub(lambda match: "" if match["own"] or _known(match["pair"], keys) else match[0], text)
 
 
 # In `container_command`.

@@ -36,7 +36,7 @@ _ENVIRONMENT_LINE = re.compile(
 )
 # They start a program several times, or submit a job of their own.
 _STARTERS, _SUBMITTERS = ("srun", "mpirun", "mpiexec", "orterun", "horovodrun"), ("sbatch", "qsub")
-_PLACEHOLDER = re.compile(r"\{[a-z_]+\}")
+_PLACEHOLDER = re.compile(r"\{[a-z_]+\}|\{params\.[\w-]+\}|\{\{ *[\w-]+ *\}\}")
 # Times whose plain numbers are minutes, as Slurm's --time -> the least number that is probably meant as seconds.
 _MINUTES = {"time": 24 * 60, "checkpoint_before": 1, "stall_after": 1}
 _LEAST_MIB = 128  # a Python needs a tenth of it, one that has loaded TensorFlow more than twice as much

@@ -35,11 +35,8 @@ def resume(job: Job) -> Job:
         GridtfError: When the job has not ended, has completed or was not submitted by gridtf.
         UsageError, RunDirError, SchedulerError, MaybeSubmittedError: As submission.submit does.
     """
-    registry.need_run(job.run)
+    need_own(job, "resume")
     registry.need_one_job(job.run, "resume")
-    if not is_ours(job.run_dir):
-        user = owner(job.run_dir)
-        raise RunDirError(f"the job in {job.run_dir} belongs to user {user}", hint=f"only {user} can resume it")
     record = read_record(job.run.job, recordtypes.Job, own=True)
     submitted = read_record(job.run.submitted, recordtypes.Submitted, own=True)
     if record is None or submitted is None or not registry.own_script(submitted):
@@ -55,6 +52,21 @@ def resume(job: Job) -> Job:
             f"the folder with its results, {job.output_dir}, does not exist any more, or is closed to you"
         )
     return submission.submit(spec, record.get("sources"), claim=lambda new: _claim(job.output_dir, new))
+
+
+def need_own(job: Job, command: str) -> None:
+    """Check that the job is one, and this user's.
+
+    Args:
+        command: What is to be done with it, for the hint.
+
+    Raises:
+        GridtfError: When it is not.
+    """
+    registry.need_run(job.run)
+    if not is_ours(job.run_dir):
+        user = owner(job.run_dir)
+        raise RunDirError(f"the job in {job.run_dir} belongs to user {user}", hint=f"only {user} can {command} it")
 
 
 def _claim(results: Path, new: Path) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gridtf import files, resources, schedulers
 from gridtf.errors import MaybeSubmittedError, RunDirError, SpecError
 from gridtf.jobspec import config, precheck
-from gridtf.jobspec.checks import need_program, need_walltime
+from gridtf.jobspec.checks import need_parameters, need_program, need_walltime
 from gridtf.jobspec.spec import JobSpec, container_path
 from gridtf.run import registry
 from gridtf.run.rundir import (
@@ -120,6 +120,7 @@ def prepare(
     with _located(sources):
         need_program(spec)
         need_walltime(spec)
+        need_parameters(spec)
         scheduler = schedulers.get(name)
         request = scheduler.login.resolve(spec)
         request = request.replace(mpi=mpi.starter(spec, scheduler, os.environ)[0])

@@ -176,6 +176,7 @@ class JobView(Value):
             ``gridtf status`` alone finds it out.
         damaged: Records that are damaged, so that what they say is missing here: their paths below the run directory.
         submitted: When gridtf submitted it, in seconds since the epoch; None where another command did.
+        params: Its parameters, name -> number, text, true or false; empty where only its owner may read them.
     """
 
     name: str
@@ -201,6 +202,7 @@ class JobView(Value):
     unmoved: float | None = None
     damaged: tuple[str, ...] = ()
     submitted: float | None = None
+    params: Mapping[str, Any] = {}
 
     @property
     def finished(self) -> bool:
@@ -296,6 +298,7 @@ def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -
         expected=queue.expected if queue is not None and standing.state == JobState.PENDING else None,
         damaged=records.damaged,
         submitted=submitted.get("time") if registry.own_script(submitted) and not records.joined else None,
+        params=(records.job or {}).get("spec", {}).get("params", {}),
     )
 
 

@@ -148,11 +148,11 @@ def _of_hosts(request: Request, usage: Usage) -> Iterator[Line]:
 def _memory(what: str, mib: int | None, peak: int, *, long: bool) -> Line:
     if not mib:
         return Line(what, "", "", size(peak))
-    could = _round_up(peak * _MARGIN / _MIB)
+    could = round_up(peak * _MARGIN / _MIB)
     share = peak / (mib * _MIB)
     advice = ""
     if long and could <= mib * _WORTH:
-        advice = f"{_short(could)} would have held the peak and {percent(_MARGIN - 1)} more"
+        advice = f"{short(could)} would have held the peak and {percent(_MARGIN - 1)} more"
     elif share > 0.9:
         advice = "close to the limit"
     return Line(what, size(mib * _MIB), "", size(peak), share, advice)
@@ -170,11 +170,12 @@ def _of_time(request: Request, attempts: Sequence[Attempt], finished: bool) -> I
     yield Line("Walltime", format_walltime(limit), "", duration(longest), longest / limit, advice)
 
 
-def _round_up(mib: float) -> int:
+def round_up(mib: float) -> int:
     """A memory request in MiB, rounded up to whole GiB, or below 4 GiB to 256 MiB."""
     unit = 1024 if mib > 4096 else 256
     return max(1, math.ceil(mib / unit)) * unit
 
 
-def _short(mib: int) -> str:
+def short(mib: int) -> str:
+    """A memory request as it is written in a job file, such as ``6G``."""
     return f"{mib // 1024}G" if mib % 1024 == 0 else f"{mib}M"

@@ -49,7 +49,7 @@ _Spec = {"heartbeat_timeout?": float, "kill_grace?": float}
 Job = {
     "spec?": {**_Spec, "chdir?": str, "env?": {str: object}, "params?": {str: object}},
     "sources?": {str: str},
-    "origin?": {"rerun_of?": str},
+    "origin?": {"rerun_of?": str, "like?": str, "snapshot?": str},
 }
 _Where = {"user?": str, "host?": str, "time?": float}
 Submitted = {

@@ -76,7 +76,7 @@ def bound(port: int) -> bool:
 
 
 def test_each_process_becomes_one_task_with_the_contract(join: Join, tmp_path: Path) -> None:
-    options = "--chief --ps 1 --evaluator --name digits --env 'A=it'\\''s $(x)'"
+    options = "--chief --ps 1 --evaluator --name digits --env 'A=it'\\''s $(x)' --set lr=1e-3 --set 'tag=it'\\''s'"
     ranks = [join(rank, 5, options) for rank in range(5)]
     found = [rank.environment for rank in ranks]
     names = [f"{env['GRIDTF_TASK_TYPE']}:{env['GRIDTF_TASK_INDEX']}" for env in found]
@@ -99,7 +99,7 @@ def test_each_process_becomes_one_task_with_the_contract(join: Join, tmp_path: P
         assert env["A"] == "it's $(x)"
         assert env["MASTER_ADDR"] == socket.gethostname()
         place = contract.task(env)
-        assert place.name == name
+        assert (place.name, place.params) == (name, {"lr": 0.001, "tag": "it's"})
         assert place.cluster == {kind: tuple(members) for kind, members in cluster.items()}
     assert Path(found[0]["OUTPUT_DIR"]).is_dir()
     ranked = [tuple(env.get(key) for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")) for env in found]

@@ -192,6 +192,16 @@ def test_script_that_another_user_exchanges_is_not_run(strangers: Strangers, ent
     assert not strangers.ran.exists()
 
 
+def test_job_of_another_user_is_not_run_again(strangers: Strangers) -> None:
+    project = strangers.own(strangers.folder / "project", 0, 0o2775)
+    assert strangers.gridtf("submit", "--run-dir", "run", "--", "true", cwd=project).code == 0
+    done = strangers.run(BOB, [sys.executable, "-m", "gridtf", "rerun", project / "run"], project)
+    assert done.code == 1
+    assert f"the job in {project}/run belongs to user {ALICE}" in done.err
+    assert f"only {ALICE} can rerun it" in done.err
+    assert {path.name for path in project.iterdir()} == {"run"}
+
+
 def removed(folder: Path) -> bool:
     """Remove a folder into which an ending job may still write: the launcher's last records follow its verdict."""
     shutil.rmtree(folder, ignore_errors=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from gridtf.bootstrap.plan.placement import PlacedTask
 from gridtf.bootstrap.plan.rendezvous import AttemptPlan, Rendezvous
 from gridtf.errors import RendezvousError
 from gridtf.host import gpus
-from gridtf.jobspec.placeholders import fill
+from gridtf.jobspec.placeholders import fill, filled, parameters
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.units import LONGEST_VARIABLE
 from gridtf.run.rundir import cannot, make_folder, need_ours
@@ -81,6 +82,7 @@ def task_environment(
             contract.TASK_INDEX: str(task.index),
             contract.RENDEZVOUS: str(plan.attempt.rendezvous),
             contract.NONCE: plan.nonce,
+            contract.PARAMS: json.dumps(plan.spec.params),
             "MASTER_ADDR": rendezvous.master_addr,
             "MASTER_PORT": str(rendezvous.master_port),
         }
@@ -197,7 +199,7 @@ def command(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous, home: P
     if own is None and plan.spec.entry is not None:
         return [*python, "gridtf.training.run", plan.spec.entry]
     values = placeholders(plan, task, rendezvous)
-    return [fill(word, values) for word in own or plan.spec.command]
+    return filled(own or plan.spec.command, values, plan.spec.params)
 
 
 def program(plan: AttemptPlan, task: PlacedTask) -> str:
@@ -209,7 +211,7 @@ def program(plan: AttemptPlan, task: PlacedTask) -> str:
 
 
 def placeholders(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous) -> dict[str, str]:
-    """Name -> value of the placeholders ``{name}`` in commands and variables, for each of placeholders.NAMES.
+    """Name -> value of the placeholders ``{name}`` in commands and variables: placeholders.NAMES and parameters.
 
     Args:
         rendezvous: What all tasks agree on.
@@ -231,6 +233,7 @@ def placeholders(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous) ->
         "run_dir": str(plan.attempt.run.path),
         "output_dir": named if named and "{" not in named else str(plan.attempt.run.output),
         "job_id": plan.job_id,
+        **parameters(plan.spec.params),
     }
 
 

@@ -16,6 +16,7 @@ from gridtf.bootstrap.plan import rendezvous
 from gridtf.bootstrap.plan.environment import command, placeholders, task_environment
 from gridtf.bootstrap.plan.placement import PlacedTask
 from gridtf.bootstrap.plan.rendezvous import AttemptPlan, merge
+from gridtf.errors import GridtfError
 from gridtf.jobspec.placeholders import NAMES, fill
 from tests.support.plans import NONCE, hosts, records, task_plan
 
@@ -66,6 +67,7 @@ def test_task_environment_of_a_worker(plan: AttemptPlan) -> None:
         "GRIDTF_TASK_INDEX": "0",
         "GRIDTF_RENDEZVOUS": str(run / "attempt-1" / "rendezvous.json"),
         "GRIDTF_NONCE": NONCE,
+        "GRIDTF_PARAMS": "{}",
         "OUTPUT_DIR": str(run / "output"),
         "OMP_NUM_THREADS": "2",
         "TF_NUM_INTRAOP_THREADS": "2",
@@ -133,6 +135,21 @@ def test_contract_task_reads_the_task_environment(plan: AttemptPlan) -> None:
     )
     assert contract.task(environment(plan, "chief:0")).is_chief
     assert contract.task(environment(plan, "ps:0")).rank is None
+
+
+def test_parameters_reach_the_task_with_their_types(tmp_path: Path) -> None:
+    params = {"lr": 1e-3, "layers": 4, "tag": "é '\"$x", "cache": True}
+    own = ["train", "{params}", "--x={{ layers }}"]
+    plan = task_plan(tmp_path / "run", hosts(1), params=params, command=own, env={"TAG": "{params.tag}"})
+    env = environment(plan, "worker:0", {**USUAL, "GRIDTF_PARAMS": '{"of": "an outer job"}'})
+    assert (json.loads(env["GRIDTF_PARAMS"]), env["TAG"]) == (params, params["tag"])
+    assert argv(plan, "worker:0") == ["train", "--lr=0.001", "--layers=4", "--tag=é '\"$x", "--cache", "--x=4"]
+    rendezvous.publish(plan.attempt, plan.job_id, NONCE, merge(plan.tasks, records(plan)))
+    found = contract.task(env).params
+    assert (found, [type(value) for value in found.values()]) == (params, [float, int, str, bool])
+    assert contract.task({name: text for name, text in env.items() if name != "GRIDTF_PARAMS"}).params == {}
+    with pytest.raises(GridtfError, match="is not a JSON object"):
+        contract.task({**env, "GRIDTF_PARAMS": "[1]"})
 
 
 # --- variables of the user

@@ -10,6 +10,7 @@ from gridtf.errors import SpecError, UsageError
 from gridtf.jobspec.config import Configured, from_arguments
 from gridtf.jobspec.params import parameter
 from gridtf.jobspec.spec import JobSpec
+from gridtf.login import submission
 
 _KNOWN = {"lr": 0.01, "layers": 4, "tag": "x", "dropout": True}
 
@@ -26,9 +27,9 @@ def test_parameter_has_the_type_that_it_has_in_the_file(name: str, text: str, va
 @pytest.mark.parametrize(
     ("name", "text", "hint"),
     [
-        ("layers", "5.5", "it is 4 in the job file"),
-        ("layers", "five", "it is 4 in the job file"),
-        ("dropout", "1", "it is true in the job file"),
+        ("layers", "5.5", "it is 4 so far"),
+        ("layers", "five", "it is 4 so far"),
+        ("dropout", "1", "it is true so far"),
         ("layer", "5", "did you mean layers?"),
     ],
 )
@@ -73,3 +74,18 @@ def test_wrong_set_names_the_option(words: list[str], what: str, tmp_path: Path)
 def test_spec_refuses_what_is_no_parameter(params: object) -> None:
     with pytest.raises(SpecError):
         JobSpec(command=["a"], params=params)  # type: ignore[arg-type]
+
+
+def test_parameters_longer_than_a_variable_are_refused() -> None:
+    assert JobSpec(command=["a"], params={"text": "x" * 130_000}).params
+    with pytest.raises(SpecError, match="Linux allows 131071 in a variable, GRIDTF_PARAMS"):
+        JobSpec(command=["a"], params={"text": "é" * 30_000})
+
+
+def test_unknown_parameter_of_a_command_is_refused_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text('name = "x"\ncommand = ["a", "{params.layer}"]\n[params]\nlayers = 2\n')
+    made = _configured(tmp_path, "job.toml")
+    with pytest.raises(UsageError) as caught:
+        submission.prepare(made.spec.replace(scheduler="local"), made.sources)
+    assert caught.value.what == "job.toml:2: command: there is no parameter 'layer'"
+    assert caught.value.hint.startswith("did you mean layers? if not, write layer = …")

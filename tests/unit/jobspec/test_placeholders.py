@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gridtf.errors import SpecError
-from gridtf.jobspec.placeholders import NAMES, fill, is_whole, misspelt, without_braces
+from gridtf.jobspec.checks import need_parameters
+from gridtf.jobspec.placeholders import NAMES, fill, filled, is_whole, misspelt, parameters, without_braces
 from tests.support.plans import job
 
 
@@ -91,3 +92,96 @@ def test_hosts_of_a_type_of_the_job_s_own_are_a_placeholder() -> None:
 )
 def test_names_of_placeholders_without_braces_are_found(words: list[str], found: list[tuple[str, str]]) -> None:
     assert list(without_braces(words)) == found
+
+
+# --- parameters
+
+PARAMS = {"lr": 1e-3, "num-layers": 4, "tag": "a {rank} 'b' é", "cache": True, "augment": False, "shift": "-1"}
+
+
+@pytest.mark.parametrize(
+    ("word", "made"),
+    [
+        ("{params.lr}", ["0.001"]),
+        ("--tag={params.tag}", ["--tag=a {rank} 'b' é"]),
+        ("{params.shift}", ["-1"]),
+        ("{params.cache}/{params.augment}", ["true/false"]),
+        ("lr-{params.lr}-{rank}", ["lr-0.001-3"]),
+        ("{{ num-layers }}", ["4"]),
+        ("--layers={{num_layers}}", ["--layers=4"]),
+        ("bash {{lr}} {{rank}}", ["bash 0.001 {3}"]),
+        ("{params}", ["--lr=0.001", "--num-layers=4", "--tag=a {rank} 'b' é", "--cache", "--shift=-1"]),
+        ("{{params}}", ["{params}"]),
+        ("{{rank}}", ["{rank}"]),
+        ("${params.lr}", ["${params.lr}"]),
+        ("$x${params}", ["$x${params}"]),
+    ],
+)
+def test_parameters_are_filled_in_once(word: str, made: list[str]) -> None:
+    spec = job(command=["train", word], params=PARAMS)
+    need_parameters(spec)
+    assert filled(spec.command[1:], {"rank": "3", **parameters(PARAMS)}, PARAMS) == made
+
+
+@pytest.mark.parametrize(
+    ("word", "params", "problem", "hint"),
+    [
+        (
+            "{params.lrr}",
+            PARAMS,
+            "there is no parameter 'lrr'",
+            "did you mean lr? if not, write lrr = … under [params]",
+        ),
+        ("{params.lr}", {}, "there is no parameter 'lr'", "write lr = … under [params] in the job file, or --set lr=…"),
+        ("--layers={{ num-layers }}", {}, "there is no parameter 'num-layers'", "write num-layers = … under [params]"),
+        ("sh run {{ num-layers }}", {}, "there is no parameter 'num-layers'", "write num-layers = … under [params]"),
+        (
+            "sh run {{ num-laers }}",
+            PARAMS,
+            "there is no parameter 'num-laers'",
+            "did you mean num-layers? if not, write",
+        ),
+        ("{{num-layer}}", {}, "there is no parameter 'num-layer'", "write num-layer = … under [params]"),
+        ("run {params}", PARAMS, "{params} stands for several arguments, and is only a part of", "make it an argument"),
+        ("--all={params}", PARAMS, "{params} stands for several arguments, and is only a part", "make it an argument"),
+        (
+            "{params}",
+            {},
+            "{params} stands for the parameters of the job, and it has none",
+            "set some: --set lr=0.01, or lr = 0.01 under [params]",
+        ),
+        ("--lr={lr}", PARAMS, "there is no placeholder {lr}", "the parameter is {params.lr}"),
+    ],
+)
+def test_parameters_that_are_not_there_are_refused(
+    word: str, params: dict[str, object], problem: str, hint: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        need_parameters(job(command=["train", word], params=params))
+    found = caught.value
+    assert (found.key, found.problem[: len(problem)], found.hint[: len(hint)]) == ("command", problem, hint)
+
+
+@pytest.mark.parametrize("text", ["{params.lr} {{ x }}", "f'{{ x }} {params}'", "{{ print }}", "{{x.y-z}}"])
+def test_braces_of_programs_are_kept_in_a_job_without_parameters(text: str) -> None:
+    spec = job(command=["bash", "-c", text])
+    need_parameters(spec)
+    assert fill(spec.command[-1], {}) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        ({"env": {"LR": "{params.rate}"}}, "env.LR"),
+        ({"env": {"ALL": "{params}"}}, "env.ALL"),
+        ({"command": ["{params}"]}, "command"),
+        ({"tasks": {"ps": {"command": ["serve", "{{ lrr }}"]}}}, "tasks.ps.command"),
+        ({"tasks": {"ps": {"env": {"A": "x {params.z}"}}}}, "tasks.ps.env.A"),
+    ],
+)
+def test_parameters_of_variables_and_task_types(values: dict[str, object], key: str) -> None:
+    spec = job(**values, params=PARAMS)  # a sweep may have them
+    with pytest.raises(SpecError) as caught:
+        need_parameters(spec)
+    assert caught.value.key == key
+    need_parameters(job(env={"LR": "{params.rate}", "LOG": "{message} {params}"}))

@@ -1,0 +1,100 @@
+"""Runs a job again: its specification with changes, and its code, in a run directory of its own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from gridtf import __version__, files, schedulers
+from gridtf.contract import OUTPUT_DIR
+from gridtf.errors import GridtfError, SpecError
+from gridtf.jobspec import config
+from gridtf.jobspec.spec import JobSpec
+from gridtf.login import sweeps
+from gridtf.login.job import Job
+from gridtf.login.resume import need_own
+from gridtf.run import recordtypes, registry
+from gridtf.run.rundir import Record, RunDir, here, listdir, read_private, read_record
+
+_OUTPUT = f"env.{OUTPUT_DIR}"
+_CODE = {"commit?": (str, None)}  # the part of code.json that is used here
+
+
+def again(job: Job, typed: config.Typed, *, code_now: bool = False) -> config.Configured:
+    """The job that a job is when it is run again with changes: what submission.submit takes.
+
+    Its run directory is a new one beside that of the other job, and so is its OUTPUT_DIR. It waits for no job that the
+    other one has waited for.
+
+    Args:
+        job: A job of this user, in any state.
+        typed: The changes, as on a command line. GRIDTF_SUBMIT_ variables change nothing.
+        code_now: Whether the working folder as it is now runs, even if the other job has run a snapshot.
+
+    Raises:
+        GridtfError: The job is another user's, was not submitted by gridtf, or cannot be run again.
+        UsageError: For a wrong change.
+    """
+    need_own(job, "rerun")
+    registry.need_one_job(job.run, "rerun")
+    array = RunDir(job.run_dir.parent.parent)
+    element = job.run_dir.parent == array.elements
+    run = array if element else job.run
+    record = read_record(run.job, recordtypes.Job, own=True) or {}
+    submitted = read_record(run.submitted, recordtypes.Submitted, own=True)
+    swept = element and "sweep.json" in listdir(run.path)
+    if "spec" not in record or submitted is None or not registry.own_script(submitted) or (element and not swept):
+        what = "is an element of a job array" if element else "was not submitted by gridtf"
+        hint = "start it again in the way it was started" if not element else "submit it as a job of its own"
+        raise GridtfError(f"the job in {job.run_dir} {what}: gridtf cannot run it again", hint=hint)
+    sources = record.get("sources", {})
+    spec = sweeps.element_spec(job) if swept else _spec(record, run.job)
+    env = {name: text for name, text in spec.env.items() if name != OUTPUT_DIR or not _of_a_run(text, sources)}
+    nothing = dict.fromkeys(("after", "after_any", "after_failed"), ())
+    spec = spec.replace(
+        scheduler=submitted["scheduler"], env=env, run_dir=None, run_root=str(run.path.parent), **nothing
+    )
+    source = f"from {job.name} ({job.id})"
+    made = schedulers.with_options(
+        lambda table, complete: config.change(spec, source, typed, os.environ, here(), table, complete=complete)
+    )
+    results = made.spec.env.get(OUTPUT_DIR, "")
+    if results and "{" not in results and made.sources[_OUTPUT] == source:
+        hint = f"choose another folder: --env {OUTPUT_DIR}=DIR; `gridtf resume` goes on with the training in it"
+        raise GridtfError(f"{job.name} has its results in {results}, where this job would write as well", hint=hint)
+    origin = {"rerun_of": str(job.run_dir)}
+    snapshot = record.get("origin", {}).get("snapshot")
+    if snapshot and made.spec.snapshot and not code_now and made.sources.get("chdir") == source:
+        if not files.is_folder(Path(snapshot)):
+            hint = "--code now runs the working folder as it is now"
+            raise GridtfError(f"the snapshot that {job.name} has run is gone: {snapshot}", hint=hint)
+        origin["snapshot"] = snapshot
+    return made.replace(origin=origin)
+
+
+def code_notes(made: config.Configured, job: Job) -> list[str]:
+    """What is to be said of the code of a job that was run again in the working folder as it is now.
+
+    Args:
+        made: What again has returned.
+        job: The new job.
+    """
+    runs = (RunDir(made.origin["rerun_of"]), job.run)
+    before, now = ((read_private(run.path / "code.json", _CODE) or {}).get("commit") for run in runs)
+    if "snapshot" in made.origin or not (before and now) or before == now:
+        return []
+    return [f"it runs the code as it is now, commit {now:.10}; that of the other job was {before:.10}"]
+
+
+def _of_a_run(results: str, sources: Record) -> bool:
+    """Whether it is the folder of the run that `gridtf resume` went on with, and none that the user has named."""
+    return _OUTPUT not in sources and RunDir(Path(results).parent).output == Path(results)
+
+
+def _spec(record: Record, path: Path) -> JobSpec:
+    try:
+        return JobSpec.from_dict(record["spec"])
+    except SpecError as error:
+        why = f"gridtf {record.get('gridtf', 'of an unknown version')} has written it, and this is {__version__}"
+        what = f"{path}: {error.key}: {error.problem}"
+        raise GridtfError(what, why=why, hint="submit it from its job file instead") from None
