@@ -166,6 +166,7 @@ class Row(Value):
         seconds: How long it ran; None before its end.
         cost: ``host_seconds``, ``cpu_seconds`` and ``gpu_seconds``, as far as they are known.
         run_dir: Its run directory.
+        over: Whether it has ended, or can no longer begin; False where that is not known.
     """
 
     element: int
@@ -177,6 +178,7 @@ class Row(Value):
     seconds: float | None
     cost: Mapping[str, float]
     run_dir: str
+    over: bool = False
 
 
 def read(run: RunDir, *, own: bool = False) -> Sweep | None:
@@ -260,14 +262,13 @@ def _rows(run: RunDir) -> Iterator[Row]:
         else:
             waiting.append(element)
     for (element, own), view in zip(begun.items(), jobs.views(list(begun.values())), strict=True):
-        over = view.ended is not None and view.started is not None
-        seconds = view.ended - view.started if over else None  # type: ignore[operator]
-        of_view = {"state": view.state, "reason": view.reason, "seconds": seconds}
+        seconds = None if view.ended is None or view.started is None else view.ended - view.started
+        of_view = {"state": view.state, "reason": view.reason, "seconds": seconds, "over": view.finished}
         found[element] = found[element].replace(**of_view, values=reported(own))
     if waiting:
         state, reason = _of_waiting(run)
         for element in waiting:
-            found[element] = found[element].replace(state=state, reason=reason)
+            found[element] = found[element].replace(state=state, reason=reason, over=state != JobState.PENDING)
     yield from found.values()
 
 
@@ -279,6 +280,7 @@ def _ended(row: Row, ended: Record) -> Row:
         reason="" if verdict["state"] == JobState.COMPLETED else verdict.get("reason", ""),
         values=of_record(ended["values"]),
         seconds=seconds,
+        over=True,
         cost={f"{name[:-1]}_seconds": number * seconds for name, number in ended["had"].items() if number},
     )
 
@@ -370,9 +372,9 @@ def rerun_failed(job: Job) -> Job:
     # chosen before the table is read: of two commands at once, one finds that the folder exists
     number = max((int(each.path.name.partition("-")[2]) for each in reruns(run)), default=0) + 1
     table = rows(run)
-    again = [row for row in table if row.state in ENDED - {JobState.COMPLETED} or row.state == JobState.UNKNOWN]
+    again = [row for row in table if row.over and row.state != JobState.COMPLETED]
     if not again:
-        going = sum(row.state in (JobState.PENDING, JobState.RUNNING) for row in table)
+        going = sum(not row.over for row in table)
         rest = f"{going} have not ended" if going else "all have completed"
         raise GridtfError(f"no element of the sweep is to be run again: {rest}", hint=f"gridtf list {run.path}")
     spec, sources, origin = _submitted(run)

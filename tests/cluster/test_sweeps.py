@@ -28,12 +28,6 @@ if run.name in sys.argv[2].split(",") and not again:
 time.sleep(1)
 sys.exit(run.name in sys.argv[1].split(",") and not again)
 """
-AGAIN = """\
-import sys
-from gridtf.login import sweeps
-from gridtf.login.job import find
-print(sweeps.rerun_failed(find(sys.argv[1])).run_dir)
-"""
 
 
 class SweepJob(ClusterJob):
@@ -64,9 +58,7 @@ class SweepJob(ClusterJob):
 
     def again(self) -> str:
         """Run the failed ones again; returns the new run directory, when all of it has ended."""
-        argv = ("python", "-c", AGAIN, self.seen_as)
-        done = self.bed.run("login", *argv, user="alice", env={"PYTHONPATH": str(CHECKOUT), "GRIDTF_SITE_CONFIG": ""})
-        new = done.stdout.strip()
+        new = str(json.loads(self.gridtf("rerun", "--failed", "--json").stdout)["run_dir"])
         gridtf(self.bed, "wait", new, "--timeout", "300", timeout=320)
         return new
 
@@ -165,15 +157,33 @@ def test_grid_engine_takes_arrays_of_so_many_elements(sge: Bed) -> None:
     assert said[1] == "  max_aj_tasks of this Grid Engine is 5"
 
 
-def test_host_of_an_element_is_lost(slurm: Bed) -> None:
-    words = ("--heartbeat-timeout", "4", "--native=--no-requeue", "--native=--exclusive")
-    job = SweepJob(slurm, *ONE_HOST["slurm"], *words, "--at-once", "3", waits="1", count=3)
+@on_every_scheduler
+def test_host_of_an_element_is_lost(bed: Bed) -> None:
+    """Slurm says at once that it is; Grid Engine when the host is back."""
+    once = ("--native=--no-requeue",) if bed.kind == "slurm" else ()
+    words = (*ONE_HOST[bed.kind], "--heartbeat-timeout", "4", *once)
+    job = SweepJob(bed, *words, "--at-once", "3", waits="1", count=3)
     job.until(lambda: job.states() == ["RUNNING", "COMPLETED", "COMPLETED"], "the others to end")
     lost = next(iter((read_record(job.element(1).attempt(1).plan) or {})["hosts"]))
-    slurm.kill(lost)
-    row = job.until(lambda: (row := job.rows()[1])["state"] != "RUNNING" and row, "its end")
+    bed.kill(lost)
+    if bed.kind == "sge":
+        bed.mend(lost)
+    row = job.until(lambda: (row := job.rows()[1])["over"] and row, "its end")
     assert row["state"] == "NODE_FAIL", row
     assert job.states()[1:] == ["COMPLETED"] * 2
-    slurm.mend(lost)
+    if bed.kind == "slurm":
+        bed.mend(lost)
     job.again()
     assert job.states() == ["COMPLETED"] * 3
+
+
+def test_element_that_slurm_starts_again_counts_once(slurm: Bed) -> None:
+    job = SweepJob(slurm, *ONE_HOST["slurm"], waits="1", count=2)
+    job.until(lambda: job.states() == ["RUNNING", "COMPLETED"], "the other to end")
+    (slurm.home() / "swept.py").write_text(PROGRAM.replace("time.sleep(600)", "pass"))
+    admin(slurm, "scontrol", "requeue", f"{job.id}_1")
+    job.wait()
+    assert job.states() == ["COMPLETED"] * 2
+    assert (read_record(job.element(1).result) or {})["attempt"] == 2
+    assert sorted(os.listdir(job.element(1).path)) == FILES
+    no_process_left(slurm)

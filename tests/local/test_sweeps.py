@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gridtf.errors import GridtfError
+from gridtf.host.procfs import alive
 from gridtf.login import sweeps
 from gridtf.login.job import Job, find
 from gridtf.run.rundir import RunDir, read_record
@@ -77,15 +77,15 @@ def test_elements_that_failed_run_again_and_no_others(here: Path) -> None:
         assert sum(other["started"] < one["started"] < other["ended"] for other in ends.values()) < 2
     before = {number: element(job, number).result.read_bytes() for number in rows}
 
-    again = sweeps.rerun_failed(find("swept"))
+    again = Job(as_json("rerun", "swept", "--failed")["run_dir"])
     assert (again.run_dir, again.wait().state) == (job.run_dir / "rerun-1", "COMPLETED")
     assert sorted(os.listdir(again.run.elements)) == ["1", "2"]
     assert states(job) == states(again) == ["COMPLETED"] * 6
     assert {number for number, row in table(job).items() if row["job_id"].startswith(again.id)} == {2, 5}
     assert sweeps.element_spec(Job(again.run.elements / "2")).params == {"layers": 5}
     assert {number: element(job, number).result.read_bytes() for number in rows} == before
-    with pytest.raises(GridtfError, match="no element of the sweep is to be run again: all have completed"):
-        sweeps.rerun_failed(job)
+    said = "gridtf: no element of the sweep is to be run again: all have completed\n"
+    assert call("rerun", "swept", "--failed", code=1).stderr.startswith(said)
 
 
 def test_element_that_has_ended_is_seen_as_any_job(here: Path) -> None:
@@ -187,3 +187,17 @@ def test_packed_elements_end_when_the_sweep_is_cancelled(here: Path) -> None:
     until(lambda: states(job)[:2] == ["RUNNING", "RUNNING"], "both to run")
     assert job.cancel().finished
     assert states(job) == ["CANCELLED"] * 3
+
+
+def test_packed_elements_end_when_the_process_above_them_is_killed(here: Path) -> None:
+    job = sweep(here, "--pack", "2", "--at-once", "1", waits="1,2", axis="[1, 2]")
+    until(lambda: states(job) == ["RUNNING", "RUNNING"], "both to run")
+    launchers = [read_record(element(job, number).attempt(1).launcher) or {} for number in (1, 2)]
+    above = int(Path(f"/proc/{launchers[0]['pid']}/stat").read_text().rpartition(") ")[2].split()[1])
+    os.kill(above, signal.SIGKILL)
+    until(lambda: states(job) == ["FAILED", "FAILED"], "both to end")
+    assert [row["reason"] for row in table(job).values()] == [
+        f"process {above}, which had started it and others, was killed"
+    ] * 2
+    job.wait()
+    assert not any(alive(launcher["pid"]) for launcher in launchers)
