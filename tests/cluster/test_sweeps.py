@@ -14,6 +14,7 @@ from tests.support.clusterjobs import ClusterJob, gridtf
 
 ONE_HOST = {"slurm": ("--nodes", "1"), "sge": ("--pe", "one", "--slots", "1")}
 NO_SLOTS = {"slurm": ("--nodes", "1"), "sge": ("--pe", "one")}
+FORBIDS = {"slurm": "--native=--no-requeue", "sge": "--native=-r n"}
 ENV = ("--env", "PATH", "--env", f"PYTHONPATH={CHECKOUT}", "--workers", "1", "--kill-grace", "1")
 FILES = ["attempts.tar.gz", "job.json", "job.log", "output", "result.json", "submitted.json"]
 PROGRAM = """\
@@ -159,9 +160,8 @@ def test_grid_engine_takes_arrays_of_so_many_elements(sge: Bed) -> None:
 
 @on_every_scheduler
 def test_host_of_an_element_is_lost(bed: Bed) -> None:
-    """Slurm says at once that it is; Grid Engine when the host is back."""
-    once = ("--native=--no-requeue",) if bed.kind == "slurm" else ()
-    words = (*ONE_HOST[bed.kind], "--heartbeat-timeout", "4", *once)
+    """Slurm says at once that it is; Grid Engine when the host is back. Both would start the element again."""
+    words = (*ONE_HOST[bed.kind], "--heartbeat-timeout", "4", FORBIDS[bed.kind])
     job = SweepJob(bed, *words, "--at-once", "3", waits="1", count=3)
     job.until(lambda: job.states() == ["RUNNING", "COMPLETED", "COMPLETED"], "the others to end")
     lost = next(iter((read_record(job.element(1).attempt(1).plan) or {})["hosts"]))
