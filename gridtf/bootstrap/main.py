@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf import contract, files, schedulers
-from gridtf.bootstrap import unsubmitted
+from gridtf.bootstrap import elements, unsubmitted
 from gridtf.errors import GridtfError, RunDirError, SpecError, UsageError
 from gridtf.host.processes import tell
 from gridtf.jobspec.checks import need_parameters, need_program
@@ -164,12 +164,15 @@ def launch(
     identity = scheduler.injob.identity(environ)
     run = _run_of(identity, spec, run_dir)
     need_ours(run.path)
+    sweep = elements.sweep_of(run) if identity.element else None
+    if sweep is not None:
+        spec = elements.of(spec, sweep, identity.element)
     if goes_with_the_job(run.path, identity.job_id, environ):
         tell(
             f"the run directory {run.path} lies in TMPDIR, which is removed when the job ends, together with logs, "
             "verdict and output: choose another folder with --run-root, which all hosts must see"
         )
-    _describe(run, spec, sources, name, identity, environ)
+    _describe(run, spec, sources, name, identity, environ, listed=sweep is None)
     if begun is not None:
         begun(run)
         tell(f"job {identity.job_id}; its run directory: {run.path}")
@@ -177,7 +180,17 @@ def launch(
         tell(f"job {identity.job_id}; to see what its tasks print: gridtf logs -f {run.path}")
     from gridtf.bootstrap.launcher import launcher
 
-    return launcher.launch(run, spec, request, scheduler, identity.job_id, environ)
+    if sweep is None:
+        return launcher.launch(run, spec, request, scheduler, identity.job_id, environ)
+    if sweep.pack == 1:
+        code = launcher.launch(run, spec, request, scheduler, identity.job_id, environ)
+        elements.ended(run, spec)
+        return code
+
+    def describe(own: RunDir, of_own: JobSpec, element: str) -> None:
+        _describe(own, of_own, sources, name, identity.replace(element=element), environ, listed=False)
+
+    return elements.together(sweep, run, spec, request, scheduler, identity, environ, describe)
 
 
 def _resolve(scheduler: Scheduler, spec: JobSpec, sources: Mapping[str, str], environ: Mapping[str, str]) -> Request:
@@ -259,8 +272,11 @@ def _describe(
     scheduler: str,
     identity: JobIdentity,
     environ: Mapping[str, str],
+    *,
+    listed: bool,
 ) -> None:
-    """Write the records that `gridtf submit` writes, for a job that it did not submit."""
+    """Write the records that `gridtf submit` writes, for a job that it did not submit. listed: put it into the index,
+    where the sweep of an element is already."""
     if read_record(run.job, recordtypes.Job, own=True) is not None:
         return
     from gridtf.run import registry
@@ -271,4 +287,5 @@ def _describe(
         record["name"] += f"_{identity.element}"
     registry.write_job(run, spec, sources)
     write_record(run.submitted, record)
-    unsubmitted.add_to_index(run, record, environ)
+    if listed:
+        unsubmitted.add_to_index(run, record, environ)

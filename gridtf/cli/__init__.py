@@ -22,6 +22,7 @@ MOMENTS = {
         "import": "print a job file made from another system's, such as a TFJob",
         "render": "show what submit would do: the script, the source of values",
         "submit": "submit a job",
+        "sweep": "submit a job for each row of parameters, as one array",
         "run": "run a job here: on the hosts of an salloc, or on this machine",
     },
     "while it runs": {

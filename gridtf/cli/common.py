@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S")
 _CLOCKS = ("%H:%M", "%H:%M:%S")
 WITH_COMMAND = ("exec",)  # besides those with the options of a job
-WITH_JOB_OPTIONS = ("submit", "run", "render", "rerun", "doctor")
+WITH_JOB_OPTIONS = ("submit", "sweep", "run", "render", "rerun", "doctor")
 # Command -> its module in this package, if that has another name.
 _MODULES = {
     "list": "status",

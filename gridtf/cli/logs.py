@@ -48,12 +48,18 @@ def parser(**more: Any) -> Parser:
 
 
 def run(arguments: Namespace) -> int:
-    from gridtf.observe import logs
-    from gridtf.run import registry
+    from gridtf.run import reduced, registry
 
-    run = find_job(arguments).run
-    registry.need_run(run)
-    registry.need_one_job(run, "logs")
+    found = find_job(arguments).run
+    registry.need_run(found)
+    registry.need_one_job(found, "logs")
+    with reduced.unpacked(found) as run:
+        return _print(run, arguments)
+
+
+def _print(run: RunDir, arguments: Namespace) -> int:
+    from gridtf.observe import logs
+
     tasks = [*arguments.tasks, *(arguments.task or ())] or None
     choice = logs.Choice(
         tasks, arguments.attempt, arguments.since, arguments.tail, script=True, times=arguments.timestamps

@@ -26,6 +26,7 @@ from gridtf.values import fields
 if TYPE_CHECKING:
     from gridtf.jobspec.config import Configured
     from gridtf.jobspec.request import Request
+    from gridtf.jobspec.sweep import Sweep
     from gridtf.schedulers.api import Plan
 
 
@@ -48,27 +49,39 @@ def parser(table: Table | None = None, **more: Any) -> Parser:
 
 
 def run(arguments: Namespace) -> int:
-    return show(configured(arguments), as_json=arguments.json, defaults=arguments.defaults)
+    given, swept = configured(arguments), None
+    if given.sweep or hasattr(arguments, "at_once"):
+        from gridtf.cli import sweep
+
+        swept = sweep.of(given, arguments)
+    about = getattr(arguments, "json", False), getattr(arguments, "defaults", False)
+    return show(given, swept, as_json=about[0], defaults=about[1])
 
 
-def show(given: Configured, *, as_json: bool = False, defaults: bool = False) -> int:
+def show(given: Configured, swept: Sweep | None = None, *, as_json: bool = False, defaults: bool = False) -> int:
     """Print what the submission of a job would do.
 
     Args:
         given: The job.
+        swept: The elements of a sweep; None: it is one job.
         as_json: Whether to print JSON.
         defaults: Whether to show the default values as well.
     """
     from gridtf.login import submission
 
-    plan = submission.prepare(given.spec, given.sources, given.trusted, given.origin)
+    plan = submission.prepare(given.spec, given.sources, given.trusted, given.origin, swept)
     script = submission.script(plan)
     command = submission.command(plan)
     copied = _copied(plan)
     if as_json:
         output.write(f"{json.dumps({**_as_dict(plan, command, script), **copied}, indent=2)}\n")
         return 0
-    for note in precheck.notes(plan.spec):
+    notes = precheck.notes(plan.spec)
+    if swept is not None:
+        from gridtf.jobspec.sweep import notes as of_sweep
+
+        notes = (*notes, *of_sweep(plan.spec, swept.rows))
+    for note in notes:
         output.message(f"gridtf: {plain(note)}")
     output.message(_about(plan, command, copied, defaults=defaults))
     if output.on_terminal():
@@ -128,12 +141,21 @@ def _about(plan: Plan, command: Sequence[str], copied: dict[str, Any], *, defaul
         f"tasks          {', '.join(_tasks(request, slots))}",
         *([f"snapshot       submit copies {copied['snapshot']['text']}"] if copied else []),
         *([f"ranks          {mpi.named(ranks)}: {why}"] if ranks else []),
+        *_of_sweep(plan),
         "values",
     ]
     rows = [row for row in _values(plan) if defaults or row[1] != _DEFAULT]
     width = min(50, max(len(text) for text, _ in rows))
     lines += [f"  {text:<{width}}  {source}" for text, source in rows]
     return "\n".join(map(plain, lines))
+
+
+def _of_sweep(plan: Plan) -> Sequence[str]:
+    if plan.sweep is None:
+        return ()
+    from gridtf.cli.sweep import about
+
+    return about(plan.sweep)
 
 
 def _resources(request: Request, cpus_per_task: int | None, slots: str = "") -> str:

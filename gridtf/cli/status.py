@@ -23,9 +23,15 @@ _SHORT = {"PD": "PENDING", "R": "RUNNING", "CD": "COMPLETED", "F": "FAILED", "CA
 
 
 def parser_list(**more: Any) -> Parser:
-    from gridtf.cli.common import new_parser, since
+    from gridtf.cli.common import job_names, new_parser, since
 
-    made = new_parser("list", "[options]", ("", "--state RUNNING,PENDING", "--since 2d --all"), json=True, **more)
+    examples = ("", "--state RUNNING,PENDING", "--since 2d --all", "SWEEP --by loss")
+    made = new_parser("list", "[SWEEP] [options]", examples, json=True, **more)
+    sweep = made.add_argument("job", metavar="SWEEP", nargs="?", help="the elements of a sweep instead, as a table")
+    sweep.completer = job_names  # type: ignore[attr-defined]
+    by_help = "of a sweep: sort by a value, the smallest first; accuracy:max sorts the largest first"
+    made.add_argument("--by", metavar="VALUE", help=by_help)
+    made.add_argument("--csv", action="store_true", help="of a sweep: print it as CSV")
     made.add_argument("--all", action="store_true", help=f"all jobs (default: the newest {_NEWEST})")
     add_choice(made)
     made.add_argument(
@@ -46,6 +52,8 @@ def run_list(arguments: Namespace) -> int:
     from gridtf.run import registry
 
     def listed() -> int:
+        if arguments.job is not None:
+            return _list_sweep(arguments)
         chosen = registry.chosen(arguments.since, arguments.name)
         return list_jobs(everything=arguments.all, as_json=arguments.json, states=arguments.state, wanted=chosen)
 
@@ -55,6 +63,18 @@ def run_list(arguments: Namespace) -> int:
     from gridtf.observe.overview import as_user
 
     return as_user(arguments.user, listed)
+
+
+def _list_sweep(arguments: Namespace) -> int:
+    from gridtf.cli import sweep
+    from gridtf.cli.common import find_job
+    from gridtf.errors import UsageError
+
+    for flag in ("all", "state", "since", "name"):
+        if getattr(arguments, flag) not in (None, False):
+            raise UsageError(f"--{flag} is for a list of jobs", hint="leave it out, or the sweep")
+    form = "json" if arguments.json else "csv" if arguments.csv else "table"
+    return sweep.show(find_job(arguments), by=arguments.by, form=form)
 
 
 def list_jobs(

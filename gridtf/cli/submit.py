@@ -13,6 +13,7 @@ from gridtf.cli import output
 from gridtf.cli.common import add_like, add_raw, configured, new_parser
 from gridtf.errors import UsageError
 from gridtf.jobspec.arguments import Parser, add_job_options
+from gridtf.jobspec.jobfile import JOB_FILE
 from gridtf.jobspec.options import Table
 from gridtf.jobspec.placeholders import MEANINGS, OF_A_JOB
 from gridtf.text import plain
@@ -78,7 +79,15 @@ def add_submit_options(made: Parser) -> None:
 
 
 def run_submit(arguments: Namespace) -> int:
-    return carry_out(arguments, lambda: configured(arguments))
+    return carry_out(arguments, lambda: _one_job(arguments))
+
+
+def _one_job(arguments: Namespace) -> Configured:
+    given = configured(arguments)
+    if given.sweep:
+        file = arguments.jobfile or JOB_FILE
+        raise UsageError(f"{file} has a [sweep]: it is more than one job", hint=f"write: gridtf sweep {file}")
+    return given
 
 
 def carry_out(

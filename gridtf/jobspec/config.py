@@ -36,6 +36,7 @@ from gridtf.jobspec.arguments import Parser, add_job_options, split_command
 from gridtf.jobspec.checks import check_strings, need_program, spell
 from gridtf.jobspec.jobfile import JOB_FILE, no_job_file, refuse_other_kinds
 from gridtf.jobspec.layers import ARGS, BINDS, COMMAND, COMMAND_LINE, File, Given, Layer, Reader, Sourced, flat
+from gridtf.jobspec.limits import Limit
 from gridtf.jobspec.options import OPTIONS, Key, Table
 from gridtf.jobspec.params import parameter
 from gridtf.jobspec.spec import JobSpec
@@ -70,6 +71,7 @@ class Configured(Value):
         partitions: Partition or queue with a table of its own in the site's or the user's file -> its source.
         sweep: Key -> value of the job file's ``[sweep]``.
         steps: The names of the job file's ``[steps]``, in its order.
+        max_sweep: The site's limit on the elements of a sweep; None: there is none.
         origin: What the job comes from, as in Plan.
     """
 
@@ -80,6 +82,7 @@ class Configured(Value):
     partitions: Mapping[str, str] = {}
     sweep: Mapping[str, Sourced] = {}
     steps: tuple[str, ...] = ()
+    max_sweep: Limit | None = None
     origin: Mapping[str, str] = {}
 
     def source(self, key: str) -> str:
@@ -196,7 +199,8 @@ def configure(
     made = _configured(merged, keys, trusted, notes)
     tables = [table for file in general for table in file.partitions.items()]
     partitions = {name: next(iter(keys.values())).source for name, keys in tables if keys}
-    made = made.replace(partitions=partitions, sweep=job.sweep, steps=tuple(job.steps))
+    most = next((file.limits[limits.MAX_SWEEP] for file in general if limits.MAX_SWEEP in file.limits), None)
+    made = made.replace(partitions=partitions, sweep=job.sweep, steps=tuple(job.steps), max_sweep=most)
     if use is Use.SUBMIT:
         _check_limits(made, general)
     try:

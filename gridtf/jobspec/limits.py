@@ -25,7 +25,8 @@ _MOST: dict[str, tuple[str, Callable[[JobSpec], int | None]]] = {
     "max_gpus_per_node": ("gpus_per_node", lambda spec: spec.gpus_per_node),
     "max_time": ("time", lambda spec: spec.walltime),
 }
-NAMES = (*_MOST, "require", "message", "exec")
+MAX_SWEEP = "max_sweep"  # elements of a sweep, which is made later
+NAMES = (*_MOST, MAX_SWEEP, "require", "message", "exec")
 
 
 def parse(name: str, value: object) -> Any:

@@ -95,7 +95,10 @@ class Request(Value):
         spare_nodes: Hosts of the job's own partition that are requested in addition, and idle until one is lost.
         mpi: What starts the ranks of an MPI world: mpirun, or a type of srun's; empty: there is none.
         walltime: Seconds; None: the scheduler's default.
-        elements: Elements of the job array that the native options request; empty for a single job.
+        elements: Elements of the job array; empty for a single job.
+        at_once: Of a sweep, how many elements of its array run at once; None: there is none, or the native options
+            request it.
+        pack: Of a sweep, how many elements share an allocation, which is requested for all of them.
         options: The scheduler's own options that the user has set, such as ``pe`` and ``slots``, by key.
         native: The user's native options, parsed by the scheduler: option -> value.
         left_open: Fields that the user has not specified, so that in the job the allocation decides.
@@ -118,6 +121,8 @@ class Request(Value):
     mpi: str = ""
     walltime: int | None = None
     elements: tuple[str, ...] = ()
+    at_once: int | None = None
+    pack: int = 1
     options: Mapping[str, Any] = {}
     native: Mapping[str, str] = {}
     left_open: frozenset[str] = frozenset()
@@ -182,8 +187,43 @@ class Request(Value):
         """
         data: dict[str, Any] = as_dict(self)
         if in_job:
-            del data["elements"]
+            del data["elements"], data["at_once"], data["pack"]
+        elif self.at_once is None:
+            del data["at_once"], data["pack"]
         return data
+
+    def of_sweep(self, elements: tuple[str, ...], at_once: int, pack: int) -> Request:
+        """The request of a sweep whose elements are each such a job; ``pack`` of them share one host.
+
+        Raises:
+            SpecError: When they cannot share one, and where the native options request an array.
+        """
+        if self.elements:
+            what = "a sweep is a job array already"
+            raise SpecError("native", what, hint="leave the native options of the array out, and use --at-once")
+        swept = self.replace(elements=elements, at_once=at_once, pack=pack)
+        if pack == 1:
+            return swept
+        if self.nodes != (1, 1) or self.components[1:] or self.spare_nodes or self.mpi:
+            what = "only jobs of one host can share it, without spare hosts, MPI and tasks on another partition"
+            raise SpecError("pack", what, hint="write nodes = 1, or leave --pack out")
+        if "slots" in self.options:
+            raise SpecError("slots", "it counts those of one job, and several share the host", hint="leave it out")
+        roles = tuple(role.replace(count=(role.count or self.tasks_per_node) * pack) for role in self.roles)
+        return swept.replace(
+            roles=roles,
+            tasks_per_node=self.tasks_per_node * pack,
+            gpus_per_node=self.gpus_per_node * pack,
+            training=(self.training or self.tasks_per_node) * pack,
+            non_training_cpus=self.non_training_cpus * pack,
+            host_non_training_cpus=self.host_non_training_cpus * pack,
+            host_mem=self.host_mem and self.host_mem * pack,
+        )
+
+    @property
+    def array(self) -> str:
+        """The elements of a sweep's array as schedulers take them: ``1-12``, or ``1-12:4`` where four share one."""
+        return f"1-{len(self.elements)}{f':{self.pack}' if self.pack > 1 else ''}"
 
 
 def resolve(spec: JobSpec, scheduler: str, *, options: Sequence[Option] = (), memory: bool = True) -> Request:

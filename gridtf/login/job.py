@@ -17,7 +17,7 @@ from gridtf.observe import addresses, history, jobs, logs, rows
 from gridtf.observe.jobs import read_submitted
 from gridtf.observe.state import JobView, output_dir
 from gridtf.observe.watch import Watch
-from gridtf.run import recordtypes, registry
+from gridtf.run import recordtypes, reduced, registry
 from gridtf.run.rundir import Record, RunDir, allowed, is_ours, owner, read_private, read_record, write_record
 from gridtf.schedulers import answers
 from gridtf.schedulers.api import JobIdentity
@@ -241,7 +241,8 @@ class Job:
         """
         registry.need_run(self.run)
         registry.need_one_job(self.run, "logs")
-        return _valid("".join(logs.read(self.run, [task] if task else None, tail)))
+        with reduced.unpacked(self.run) as run:
+            return _valid("".join(logs.read(run, [task] if task else None, tail)))
 
     def follow(self, task: str | None = None, tail: int | None = None) -> Iterator[str]:
         """The output of the tasks, and what they add to it, until the job has ended.

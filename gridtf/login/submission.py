@@ -32,8 +32,10 @@ from gridtf.run.rundir import (
 )
 from gridtf.schedulers import answers, mpi
 from gridtf.schedulers.api import JobIdentity, Plan
+from gridtf.values import as_dict
 
 if TYPE_CHECKING:
+    from gridtf.jobspec.sweep import Sweep
     from gridtf.login.job import Job
     from gridtf.login.snapshot import Known, Snapshot
 
@@ -44,6 +46,7 @@ def submit(
     trusted: frozenset[int] | None = None,
     claim: Callable[[Path], None] = lambda _: None,
     origin: Mapping[str, Any] | None = None,
+    sweep: Sweep | None = None,
 ) -> Job:
     """Make the run directory, render the script and submit it.
 
@@ -55,6 +58,7 @@ def submit(
         trusted: Ids of users besides this one and root who may own the template; None: any user may.
         claim: Called with the run directory once it is made; an error of it is one of the submission.
         origin: What the job comes from, as in Plan.
+        sweep: The elements of a sweep, as in Plan.
 
     Returns:
         The submitted job, with notes of the scheduler.
@@ -68,7 +72,7 @@ def submit(
     with contextlib.ExitStack() as stack:
         folder = None if origin and "snapshot" in origin else here() / (spec.chdir or "")
         about = stack.enter_context(code.asked(folder))  # git works meanwhile
-        plan = _make_run_dir(prepare(spec, sources, trusted, origin))
+        plan = _make_run_dir(prepare(spec, sources, trusted, origin, sweep))
         stack.enter_context(_guarded(plan.run_dir))
         stack.enter_context(_located(plan.sources))
         known, snapshot = stack.enter_context(_code_of(plan, about))
@@ -111,6 +115,7 @@ def prepare(
     sources: Mapping[str, str] | None = None,
     trusted: frozenset[int] | None = None,
     origin: Mapping[str, Any] | None = None,
+    sweep: Sweep | None = None,
 ) -> Plan:
     """Resolve a job into a plan, without side effects.
 
@@ -121,6 +126,7 @@ def prepare(
         sources: Where each value of spec came from, as for submit.
         trusted: Ids of users besides this one and root who may own the template, as for submit.
         origin: What the job comes from, as for submit.
+        sweep: The elements of a sweep, as for submit.
 
     Returns:
         The plan: what ``gridtf render`` shows and submit submits.
@@ -146,10 +152,12 @@ def prepare(
     with _located(sources):
         need_program(spec)
         need_walltime(spec)
-        need_parameters(spec)
+        need_parameters(spec.replace(params={**spec.params, **sweep.rows[0]}) if sweep else spec)
         scheduler = schedulers.get(name)
         request = scheduler.login.resolve(spec)
         request = request.replace(mpi=mpi.starter(spec, scheduler, os.environ)[0])
+        if sweep is not None:
+            request = request.of_sweep(sweep.elements, sweep.at_once, sweep.pack)
         if origin and "snapshot" in origin:
             from gridtf.login import snapshot
 
@@ -171,6 +179,7 @@ def prepare(
         sources=sources,
         trusted=trusted,
         origin=origin or {},
+        sweep=sweep,
     )
     return scheduler.login.with_site(plan)
 
@@ -246,9 +255,12 @@ def _hand_over(plan: Plan, command: tuple[str, ...]) -> tuple[Record, tuple[str,
     with _located(plan.sources):
         notes = (*precheck.notes(plan.spec), *schedulers.unused(plan.spec, scheduler), *scheduler.login.check(plan))
     elements = plan.request.elements
-    for element in elements:
-        make_folder(run.elements / element, parents=True)
-    make_folder(run.output)
+    for folder in (run.elements, *(run.elements / element for element in elements)) if elements else ():
+        make_folder(folder)
+    if plan.sweep is None:
+        make_folder(run.output)
+    else:
+        write_record(run.sweep, as_dict(plan.sweep), indent=None, mode=0o600)
     try:
         result = scheduler.login.submit(plan)
     except KeyboardInterrupt:

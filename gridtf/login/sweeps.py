@@ -1,10 +1,330 @@
-"""Sweeps."""
+"""Sweeps: made from a job file, submitted as one job array, shown as a table, and run again where elements failed.
+
+What is run again is a sweep of its own in the run directory of the first one, ``rerun-1`` and so on. Its table is that
+of the first one, in which the newest run of each element counts.
+"""
 
 from __future__ import annotations
 
-from gridtf.errors import NotFoundError
+import csv
+import json
+import os
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gridtf import files
+from gridtf.contract import OUTPUT_DIR
+from gridtf.errors import GridtfError, NotFoundError, RunDirError, SpecError, UsageError, nearest
+from gridtf.jobspec import config, params, sweep
+from gridtf.jobspec.checks import spell
+from gridtf.jobspec.config import Configured
 from gridtf.jobspec.spec import JobSpec
+from gridtf.jobspec.sweep import Sweep
+from gridtf.login import submission
 from gridtf.login.job import Job
+from gridtf.observe import jobs
+from gridtf.observe.outcome import Reported, of_record, reported
+from gridtf.run import recordtypes, reduced, registry
+from gridtf.run.rundir import Record, RunDir, is_ours, listdir, owner, read_private, read_record
+from gridtf.states import ENDED, JobState
+from gridtf.values import Value, of_dict
+
+_RERUN = re.compile(r"rerun-([1-9]\d{0,8})")
+
+
+# --- from a job file to a sweep
+
+
+def configured(given: Configured, folder: Path, at_once: int | None = None, pack: int = 1) -> Sweep:
+    """The sweep of a job file.
+
+    Args:
+        given: The job.
+        folder: The folder of its job file, in which its file of rows is.
+        at_once: How many elements run at once; None: as the job file says, or ten.
+        pack: How many elements share an allocation.
+
+    Raises:
+        UsageError: For a sweep that cannot be, naming the line.
+    """
+    table = {name: value.value for name, value in given.sweep.items()}
+    places = {f"sweep.{name}": value.source for name, value in given.sweep.items()}
+    most = sweep.MOST if given.max_sweep is None else given.max_sweep.value
+    try:
+        if not table:
+            hint = "write [sweep], and lr = [0.1, 0.01] below it; gridtf submit runs a job without one"
+            raise SpecError("sweep", "the job file has no sweep", hint=hint)
+        if OUTPUT_DIR in given.spec.env and "{params" not in given.spec.env[OUTPUT_DIR]:
+            what = "all elements of the sweep would write into one folder"
+            raise SpecError(f"env.{OUTPUT_DIR}", what, hint="leave it out: each has one in its run directory")
+        made = sweep.rows(table, given.spec.params, _lines(table, folder, given), _uniform, most)
+        limit = _positive("sweep.at_once", table.get("at_once") if at_once is None else at_once)
+        return Sweep(made, limit or min(sweep.AT_ONCE, _room(given.spec)), pack)
+    except SpecError as error:
+        if given.max_sweep and error.problem.endswith("are allowed"):
+            error.why = f"{given.max_sweep.source}: max_sweep = {most}"
+        raise config.located(error, {**given.sources, **places}) from None
+
+
+def _room(spec: JobSpec) -> int:
+    """How many elements this machine has CPUs for, where they run on it."""
+    from gridtf import schedulers
+
+    if (spec.scheduler or schedulers.to_submit_to(os.environ)) != "local":
+        return sweep.AT_ONCE
+    tasks = sum((spec.count(name) or 0) * (spec.task(name).cpus or spec.cpus_per_task or 1) for name in spec.types)
+    return max(1, len(os.sched_getaffinity(0)) // max(1, tasks))
+
+
+def _positive(key: str, value: object) -> int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
+        return value
+    raise SpecError(key, f"{spell(value)} is not a whole number above 0")
+
+
+def _uniform(seed: int) -> Any:
+    return random.Random(seed).random
+
+
+def _lines(table: Mapping[str, Any], folder: Path, given: Configured) -> list[Mapping[str, Any]] | None:
+    """The rows of the file that a sweep names; None where it names none."""
+    if (name := table.get("file")) is None:
+        return None
+    if not isinstance(name, str) or not name:
+        raise SpecError("sweep.file", f"{spell(name)} is not the name of a file")
+    try:
+        text = files.read(folder / name, name)[0].decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise SpecError("sweep.file", f"{name} is not UTF-8 text") from None
+    except OSError as error:
+        raise SpecError("sweep.file", f"cannot read {name}: {error.strerror}") from None
+    read = _of_csv if name.endswith(".csv") else _of_json
+    found: list[Mapping[str, Any]] = []
+    for line, row in read(text, name):
+        try:
+            if found and row.keys() != found[0].keys():
+                missing = sorted(found[0].keys() ^ row.keys())
+                raise SpecError(name, f"the rows above have other columns: {', '.join(missing)}")
+            known = given.spec.params
+            found.append(
+                {
+                    key: params.parameter(key, value, known)
+                    if name.endswith(".csv")
+                    else sweep.typed(key, value, known)
+                    for key, value in row.items()
+                }
+            )
+        except SpecError as error:
+            raise UsageError(f"{name}:{line}: {error.problem}", hint=error.hint) from None
+    return found
+
+
+def _of_csv(text: str, name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    reader = csv.reader(text.splitlines(), strict=True)
+    try:
+        header = next(reader, [])
+        for row in reader:
+            if len(row) == len(header):
+                yield reader.line_num, dict(zip(header, row, strict=True))
+            elif row:
+                what = f"{len(row)} values, and the first line has {len(header)} names"
+                raise UsageError(f"{name}:{reader.line_num}: {what}")
+    except csv.Error as error:
+        raise UsageError(f"{name}:{reader.line_num}: {error}") from None
+
+
+def _of_json(text: str, name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if not isinstance(row, dict):
+            hint = 'write {"lr": 0.1} on each line, or a file .csv with the names in its first line'
+            raise UsageError(f"{name}:{number}: it is no JSON object", hint=hint)
+        yield number, row
+
+
+# --- the table
+
+
+class Row(Value):
+    """An element of a sweep.
+
+    Attributes:
+        element: Its number.
+        job_id: The scheduler's id; of one that waits what it will be.
+        params: Its parameters that the sweep varies.
+        state: As that of a job.
+        reason: Why, which of one that has failed is the first cause; may be empty.
+        values: What it has reported.
+        seconds: How long it ran; None before its end.
+        cost: ``host_seconds``, ``cpu_seconds`` and ``gpu_seconds``, as far as they are known.
+        run_dir: Its run directory.
+        over: Whether it has ended, or can no longer begin; False where that is not known.
+    """
+
+    element: int
+    job_id: str
+    params: Mapping[str, Any]
+    state: str
+    reason: str
+    values: Mapping[str, Reported]
+    seconds: float | None
+    cost: Mapping[str, float]
+    run_dir: str
+    over: bool = False
+
+
+def read(run: RunDir, *, own: bool = False) -> Sweep | None:
+    """The sweep in a run directory; None where it has none.
+
+    Args:
+        run: The run directory.
+        own: Whether gridtf acts upon it.
+
+    Raises:
+        RunDirError: When it is damaged or, with ``own``, another user's.
+    """
+    kind = recordtypes.Sweep
+    record = read_record(run.sweep, kind, own=True) if own else read_private(run.sweep, kind)
+    return of_dict(Sweep, record) if record else None
+
+
+def first_of(job: Job) -> RunDir:
+    """The run directory of the sweep that a job is, or that it runs again.
+
+    Raises:
+        NotFoundError: When the job is no sweep.
+    """
+    registry.need_run(job.run)
+    above = job.run_dir.parent
+    run = RunDir(above) if _RERUN.fullmatch(job.run_dir.name) and RunDir(above).sweep.exists() else job.run
+    if run.sweep.name not in listdir(run.path):
+        raise NotFoundError(f"job {job.name} is no sweep", hint="gridtf sweep submits one; gridtf status shows a job")
+    return run
+
+
+def reruns(run: RunDir) -> list[RunDir]:
+    """The sweeps that run elements of a sweep again, oldest first."""
+    numbers = [int(match[1]) for name in listdir(run.path) if (match := _RERUN.fullmatch(name))]
+    return [RunDir(run.path / f"rerun-{number}") for number in sorted(numbers)]
+
+
+def rows(run: RunDir) -> list[Row]:
+    """The table of a sweep: of each element its newest run.
+
+    Args:
+        run: The run directory of the sweep that was submitted first.
+
+    Raises:
+        RunDirError: When it cannot be read, or is another user's.
+    """
+    newest: dict[int, Row] = {}
+    for each in (run, *reruns(run)):
+        newest.update({row.element: row for row in _rows(each)})
+    return [newest[number] for number in sorted(newest)]
+
+
+def _rows(run: RunDir) -> Iterator[Row]:
+    """The elements of one submission."""
+    made, submitted = read(run), jobs.read_submitted(run)
+    if made is None or submitted is None:  # another user's, or it is being submitted
+        return
+    mark = "." if submitted["scheduler"] == "sge" else "_"
+    begun: dict[str, RunDir] = {}
+    waiting: list[str] = []
+    found: dict[str, Row] = {}
+    for element in made.elements:
+        own = RunDir(run.elements / element)
+        names = listdir(own.path)
+        leader = (int(element) - 1) // made.pack * made.pack + 1
+        found[element] = Row(
+            element=made.number(element),
+            job_id=f"{submitted['job_id']}{mark}{leader}",
+            params=made.rows[int(element) - 1],
+            state=JobState.PENDING,
+            reason="",
+            values={},
+            seconds=None,
+            cost={},
+            run_dir=str(own.path),
+        )
+        if (ended := reduced.result(own, names)) is not None:
+            found[element] = _ended(found[element], ended)
+        elif own.attempts(names) or own.job.name in names:
+            begun[element] = own
+        else:
+            waiting.append(element)
+    for (element, own), view in zip(begun.items(), jobs.views(list(begun.values())), strict=True):
+        seconds = None if view.ended is None or view.started is None else view.ended - view.started
+        of_view = {"state": view.state, "reason": view.reason, "seconds": seconds, "over": view.finished}
+        found[element] = found[element].replace(**of_view, values=reported(own))
+    if waiting:
+        state, reason = _of_waiting(run)
+        for element in waiting:
+            found[element] = found[element].replace(state=state, reason=reason, over=state != JobState.PENDING)
+    yield from found.values()
+
+
+def _ended(row: Row, ended: Record) -> Row:
+    verdict = ended["verdict"]
+    seconds = max(0.0, verdict["ended"] - verdict["started"]) if "ended" in verdict and "started" in verdict else 0.0
+    return row.replace(
+        state=verdict["state"],
+        reason="" if verdict["state"] == JobState.COMPLETED else verdict.get("reason", ""),
+        values=of_record(ended["values"]),
+        seconds=seconds,
+        over=True,
+        cost={f"{name[:-1]}_seconds": number * seconds for name, number in ended["had"].items() if number},
+    )
+
+
+def _of_waiting(run: RunDir) -> tuple[str, str]:
+    """State and reason of the elements of which there is nothing."""
+    view = jobs.view(run)
+    cancelled = read_private(run.cancelled, recordtypes.Cancelled)
+    if cancelled:
+        return JobState.CANCELLED, f"cancelled by {cancelled.get('user')} before it began"
+    if view.finished or (view.state in ENDED and not view.in_queue):
+        return JobState.UNKNOWN, "it has not run, and its scheduler no longer has it"
+    return JobState.PENDING, ""
+
+
+def ordered(table: Sequence[Row], by: str) -> tuple[list[Row], str, str]:
+    """Sort a table by what a value was at its best.
+
+    Args:
+        table: The rows.
+        by: The name of a value, with the smallest as the best; with ``:max`` behind it the largest.
+
+    Returns:
+        (the rows, those without the value last; the name; ``least`` or ``most``).
+
+    Raises:
+        NotFoundError: When no element has reported it.
+    """
+    name, _, which = by.partition(":")
+    known = list(dict.fromkeys(value for row in table for value in row.values))
+    if name not in known or which not in ("", "min", "max"):
+        hint = nearest(name, known) or (f"known: {', '.join(known)}" if known else "programs call gridtf.progress")
+        wrong = f"{which!r} is neither min nor max" if name in known else f"no element has reported {name!r}"
+        raise NotFoundError(wrong, hint=hint if name not in known else f"write {name}:max")
+    best = "most" if which == "max" else "least"
+
+    def key(row: Row) -> tuple[bool, float]:
+        value = getattr(row.values[name], best) if name in row.values else 0.0
+        return name not in row.values, -value if which == "max" else value
+
+    return sorted(table, key=key), name, best
+
+
+# --- again
 
 
 def element_spec(job: Job) -> JobSpec:
@@ -12,14 +332,55 @@ def element_spec(job: Job) -> JobSpec:
 
     Raises:
         NotFoundError: When the job is no element of a sweep.
+        RunDirError: When its records are damaged or another user's.
     """
-    raise NotFoundError(f"{job.run_dir} is no element of a sweep")
+    run, element = RunDir(job.run_dir.parents[1]), job.run_dir.name
+    made = read(run, own=True) if job.run_dir.parent == run.elements else None
+    if made is None or element not in made.elements:
+        raise NotFoundError(f"{job.run_dir} is no element of a sweep")
+    spec, _, _ = _submitted(run)
+    return spec.replace(params={**spec.params, **made.rows[int(element) - 1]})
+
+
+def _submitted(run: RunDir) -> tuple[JobSpec, Mapping[str, str], Record]:
+    """Specification, sources and origin in job.json."""
+    record = read_record(run.job, recordtypes.Job, own=True)
+    if record is None or "spec" not in record:
+        raise RunDirError(f"{run.path} has no job.json: gridtf has not submitted it")
+    return JobSpec.from_dict(record["spec"]), record.get("sources", {}), record.get("origin", {})
 
 
 def rerun_failed(job: Job) -> Job:
     """Submit once more those elements of a sweep that have ended and did not complete, and those that never ran.
 
+    Args:
+        job: The sweep, or one that runs elements of it again.
+
+    Returns:
+        The new job, whose results count in the same table.
+
     Raises:
-        NotFoundError: When the job is no sweep.
+        GridtfError: When there is nothing to run again.
+        UsageError, RunDirError, SchedulerError, MaybeSubmittedError: As submission.submit does.
     """
-    raise NotFoundError(f"{job.run_dir} is no sweep")
+    run = first_of(job)
+    if not is_ours(run.path):
+        user = owner(run.path)
+        raise RunDirError(f"the sweep in {run.path} belongs to user {user}", hint=f"only {user} can run it again")
+    made = read(run, own=True)
+    assert made is not None  # first_of has found it
+    # chosen before the table is read: of two commands at once, one finds that the folder exists
+    number = max((int(each.path.name.partition("-")[2]) for each in reruns(run)), default=0) + 1
+    table = rows(run)
+    again = [row for row in table if row.over and row.state != JobState.COMPLETED]
+    if not again:
+        going = sum(not row.over for row in table)
+        rest = f"{going} have not ended" if going else "all have completed"
+        raise GridtfError(f"no element of the sweep is to be run again: {rest}", hint=f"gridtf list {run.path}")
+    spec, sources, origin = _submitted(run)
+    submitted = read_record(run.submitted, recordtypes.Submitted, own=True) or {}
+    spec = spec.replace(scheduler=submitted.get("scheduler", spec.scheduler), run_dir=str(run.path / f"rerun-{number}"))
+    numbers = tuple(row.element for row in again)
+    swept = made.replace(rows=tuple(made.rows[number - 1] for number in numbers), numbers=numbers)
+    kept = {name: origin[name] for name in ("snapshot",) if name in origin}
+    return submission.submit(spec, sources, origin={**kept, "rerun_of": str(run.path)}, sweep=swept)

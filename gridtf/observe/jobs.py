@@ -11,7 +11,7 @@ from typing import Any
 from gridtf import schedulers
 from gridtf.errors import GridtfError, RunDirError
 from gridtf.observe.state import JobView, Records, decide, set_up_hint, why_set_up_failed
-from gridtf.run import recordtypes, registry
+from gridtf.run import recordtypes, reduced, registry
 from gridtf.run.rundir import JOINED, OPENED, Record, RunDir, is_cut, listdir, read_private, read_record
 from gridtf.run.tail import last_lines
 from gridtf.schedulers import answers
@@ -250,9 +250,9 @@ def read(run: RunDir, submitted: Record | None) -> Records:
         joined=any(name.startswith(JOINED) for name in top),
         elements={name: _verdict_of(RunDir(run.elements / name)) for name in (submitted or {}).get("elements", [])},
     )
-    attempt = run.latest()
+    attempt = run.latest(top)
     if attempt is None:
-        return records
+        return _of_packed(run, records)
     plan = read_private(attempt.plan, recordtypes.Outline)
     nonce = plan.get("nonce") if plan else None
 
@@ -278,6 +278,8 @@ def read(run: RunDir, submitted: Record | None) -> Records:
     stop = record(attempt.stop, recordtypes.Stop, listdir(attempt.path))
     # read last, so that it agrees with the records read before
     verdict = record(attempt.verdict, recordtypes.Verdict, listdir(attempt.path))
+    if verdict is None and not listdir(attempt.path):  # it has been packed meanwhile
+        return _of_packed(run, records)
     return records.replace(
         attempt=attempt.number,
         plan=plan,
@@ -290,6 +292,15 @@ def read(run: RunDir, submitted: Record | None) -> Records:
     )
 
 
+def _of_packed(run: RunDir, records: Records) -> Records:
+    """The records of a run without attempts, which may have been packed."""
+    ended = reduced.result(run)
+    return records.replace(attempt=ended["attempt"], verdict=ended["verdict"]) if ended else records
+
+
 def _verdict_of(element: RunDir) -> Record | None:
-    latest = element.latest()
-    return read_record(latest.verdict, recordtypes.Verdict) if latest else None
+    names = listdir(element.path)
+    if latest := element.latest(names):
+        return read_record(latest.verdict, recordtypes.Verdict)
+    ended = reduced.result(element, names)
+    return ended["verdict"] if ended else None

@@ -1,67 +1,48 @@
-"""What the tasks of a run have reported by gridtf.progress: its last values, and the extremes of each."""
+"""What the tasks of a run have reported by gridtf.progress: last values and extremes."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
-from gridtf.observe import history
-from gridtf.run import recordtypes
-from gridtf.run.rundir import RunDir, read_private
+from gridtf.run import reduced
+from gridtf.run.rundir import Record, RunDir
 from gridtf.values import Value
 
 
 class Reported(Value):
-    """A value that the tasks of a run have reported.
+    """What a task has reported of a value.
 
     Attributes:
-        last: The last one.
+        last: The last value; nan where it was no finite number.
         least: The smallest one.
         most: The largest one.
-        step: The step that the last one was reported with; None where that is not known.
+        step: The step of the last one; None where that is not known.
     """
 
     last: float
     least: float
     most: float
-    step: int | None = None
+    step: int | None
 
 
 def reported(run: RunDir) -> dict[str, Reported]:
-    """What the tasks of the newest attempt of a run have reported: name -> values.
+    """What the tasks of the newest attempt have reported, also of an element of a sweep whose attempts were packed.
+
+    Args:
+        run: The run directory.
+
+    Returns:
+        Name -> what the first task that reports it has told; empty without an attempt.
 
     Raises:
-        RunDirError: When its records cannot be read.
+        RunDirError: When a record is damaged.
     """
     latest = run.latest()
-    if latest is None:
-        return {}
-    found: dict[str, Reported] = {}
-    for sample in history.samples(run).more():
-        if sample["attempt"] == latest.number:
-            for task in sample["tasks"].values():
-                _add(found, task.get("step"), task.get("values", {}), task.get("ranges", {}))
-    summary = read_private(latest.summary, recordtypes.Summary) or {"hosts": {}}
-    for host in summary["hosts"].values():
-        for task in host["tasks"].values():
-            if last := task.get("progress"):
-                _add(found, last["step"], last["values"], task.get("ranges", {}))
-    return found
+    ended = None if latest else reduced.result(run)
+    return of_record(reduced.values(latest) if latest else ended["values"] if ended else {})
 
 
-def _add(
-    found: dict[str, Reported], step: int | None, values: Mapping[str, Any], ranges: Mapping[str, list[float]]
-) -> None:
-    for name, value in _finite(values):
-        before = found.get(name)
-        known = [value, *ranges.get(name, ()), *((before.least, before.most) if before else ())]
-        later = before is None or (step or 0) >= (before.step or 0)
-        last, at = (value, step) if before is None or later else (before.last, before.step)
-        found[name] = Reported(last, min(known), max(known), at)
-
-
-def _finite(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    for name, value in values.items():
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            yield name, float(value)
+def of_record(values: Mapping[str, Record]) -> dict[str, Reported]:
+    """The values in the result.json of an element. Pure."""
+    nan = {"last": float("nan")}
+    return {name: Reported(**{**told, **(nan if told["last"] is None else {})}) for name, told in values.items()}

@@ -79,7 +79,7 @@ class Looker:
         if latest is None and run.job.name not in top:
             return None
         launcher = (self._launcher(latest) if latest else None) or {}
-        verdict = latest is not None and latest.verdict.name in listdir(latest.path)
+        verdict = _ended(run, top)
         return Signs(
             begun=(run.log.name in top, latest.number if latest else None),
             verdict=verdict or (run.elements.name in top and self._all_elements_ended()),
@@ -105,11 +105,17 @@ class Looker:
         if self._elements is None:
             self._elements = listdir(self._run.elements)
         while self._elements:
-            latest = RunDir(self._run.elements / self._elements[-1]).latest()
-            if latest is None or latest.verdict.name not in listdir(latest.path):
+            element = RunDir(self._run.elements / self._elements[-1])
+            if not _ended(element, listdir(element.path)):
                 return False
             self._elements.pop()
         return True
+
+
+def _ended(run: RunDir, names: list[str]) -> bool:
+    """Whether the latest attempt has a verdict, or was packed. names: those in the run directory."""
+    latest = run.latest(names)
+    return run.result.name in names if latest is None else latest.verdict.name in listdir(latest.path)
 
 
 class Watch:

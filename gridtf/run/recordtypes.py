@@ -1,14 +1,16 @@
 """The kind of every record in a run directory, and the check of records against their kinds. Pure.
 
-A kind is ``str``, ``int``, ``float``, ``bool``, ``None`` or ``object`` (anything); a compiled pattern for
-strings that match as a whole; a frozenset of strings; a range of whole numbers; ``[kind]`` for a list, ``[kind, kind]``
-for a pair; ``{str: kind}`` for a table with any keys; ``{"key": kind, "optional?": kind}`` for a table with these keys
-and possibly others; a tuple of kinds for a value of any of them. kind_of makes that of a class of values.
+A kind is ``str``, ``int``, ``float`` (none below 0), Real, ``bool``, ``None`` or ``object`` (anything); a compiled
+pattern for strings that match as a whole; a frozenset of strings; a range of whole numbers; ``[kind]`` for a list,
+``[kind, kind]`` for a pair; ``{str: kind}`` for a table with any keys; ``{"key": kind, "optional?": kind}`` for a table
+with these keys and possibly others; a tuple of kinds for a value of any of them. kind_of makes that of a class of
+values.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from reprlib import repr as _short  # limited in length and depth
@@ -37,6 +39,8 @@ Texts = {str: [str]}
 Cluster = Texts
 
 _FAR = 1e11  # seconds since the epoch, or of a duration; calendars do not extend much further
+
+Real = "a finite number"  # of either sign, as a float is not
 
 # --- of a job -----------------------------------------------------------------------------------------------------
 
@@ -158,7 +162,7 @@ Launcher = {
     "checkpoint?": bool,
     "time?": float,
 }
-_Ranges = {str: [float, float]}  # the smallest and the largest of several values
+_Ranges = {str: [Real, Real]}  # the smallest and the largest of several values
 Progress = {"step": int, "values": {str: object}, "time": float, "ranges?": _Ranges}
 Checkpoints = {"folder": str}
 Raised = {"type": str, "message": str, "place": str, "time": float, "pid": Pid}
@@ -272,6 +276,23 @@ Verdict = {
     "started?": float,
     "ended?": float,
     "exit_code?": int,
+}
+# --- of a sweep ---------------------------------------------------------------------------------------------------
+
+_Number = range(1, _MOST)
+Sweep = {
+    "rows": [{str: (str, bool, int, Real)}],
+    "at_once": _Number,
+    "pack": _Number,
+    "numbers": [_Number],
+}
+# an element that has ended, in place of its attempts; hosts, CPUs and GPUs: how many it had
+Result = {
+    "attempt": _Number,
+    "verdict": Verdict,
+    "params": {str: object},
+    "values": {str: {"last": (Real, None), "least": Real, "most": Real, "step": (Count, None)}},
+    "had": {"hosts": Count, "cpus": Count, "gpus": Count},
 }
 
 
@@ -398,6 +419,7 @@ _PLAIN: Mapping[Any, Callable[[Any], bool]] = {
     float: lambda value: type(value) in (int, float) and 0 <= value < _FAR,  # nan is not
     bool: lambda value: type(value) is bool,
     None: lambda value: value is None,
+    Real: lambda value: type(value) in (int, float) and abs(value) <= sys.float_info.max,
 }
 
 

@@ -237,6 +237,8 @@ def find(job: str, environ: Mapping[str, str], cwd: Path, *, even_gone: bool = F
             return RunDir(path)
         hint = f"to use that folder, write ./{job}"
         raise NotFoundError(f"no job is called {job}, and the folder {job} here belongs to another user", hint=hint)
+    if (element := _element(job, index)) is not None:
+        return element
     if several := list(elements(job, environ)):
         raise NotFoundError(
             f"job {job} is an array of {len(several)} whose script was written by hand",
@@ -245,6 +247,22 @@ def find(job: str, environ: Mapping[str, str], cwd: Path, *, even_gone: bool = F
     known = list(dict.fromkeys(word for entry in index for word in (entry.name, entry.job_id)))
     hint = nearest(job, known) or "`gridtf list` shows the jobs; a run directory works as well"
     raise NotFoundError(f"no job is called {job}", hint=hint)
+
+
+def _element(job: str, index: Sequence[Entry]) -> RunDir | None:
+    """The element of an array that JOB names, such as ``4711_3``, ``4711.3`` or ``digits_3``; None where there is none.
+
+    Raises:
+        NotFoundError: When it has not begun.
+    """
+    array, number = re.fullmatch(r"(.+)[._](\d{1,9})|.*", job, re.DOTALL | re.ASCII).groups()  # type: ignore[union-attr]
+    matches = [entry for entry in index if array and array in (entry.job_id, entry.name)]
+    found = next((RunDir(RunDir(target).elements / number) for entry in matches if (target := entry.target)), None)
+    if found is None or not files.is_folder(found.path) or not is_ours(found.path):
+        return None
+    if is_run(found.path):
+        return found
+    raise NotFoundError(f"element {number} of job {array} has not begun", hint=f"its sweep: gridtf list {array}")
 
 
 def is_run(path: Path) -> bool:
@@ -320,9 +338,10 @@ def need_one_job(run: RunDir, command: str) -> None:
     """
     if elements := listdir(run.elements):
         first = min(elements, key=lambda name: (len(name), name))
+        table = f"the sweep: gridtf list {run.path}; " if run.sweep.name in listdir(run.path) else ""
         raise NotFoundError(
             f"{run.path} is an array of {len(elements)} jobs, each with its own logs and output",
-            hint=f"one element: gridtf {command} {run.elements / first}",
+            hint=f"{table}one element: gridtf {command} {run.elements / first}",
         )
 
 

@@ -62,6 +62,9 @@ class RunDir:
         diff: code.diff: how they differ.
         output: The folder that tasks share for checkpoints and exports.
         elements: A folder with a run directory for each element of a job array.
+        sweep: sweep.json: the parameters of each element of a sweep.
+        result: result.json: how an element of a sweep has ended, in place of its attempts.
+        archive: attempts.tar.gz: the attempts of that element.
     """
 
     def __init__(self, path: str | Path, mine: tuple[str, str] | None = None) -> None:
@@ -77,6 +80,9 @@ class RunDir:
         self.diff = self.path / "code.diff"
         self.output = self.path / "output"
         self.elements = self.path / "array"
+        self.sweep = self.path / "sweep.json"
+        self.result = self.path / "result.json"
+        self.archive = self.path / "attempts.tar.gz"
 
     def __repr__(self) -> str:
         return f"RunDir({str(self.path)!r})"

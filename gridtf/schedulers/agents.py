@@ -28,6 +28,8 @@ NEEDS_ENVIRONMENT = "GRIDTF_ENVIRONMENT"
 
 # The variable that tells a local job's script, and the launcher that it becomes, the pid of its job runner.
 RUNNER_PID = "GRIDTF_LOCAL_JOB"
+# In an element of a local sweep: its id, such as 4711.HOST_3.
+ELEMENT = "GRIDTF_LOCAL_ELEMENT"
 
 
 def fork_agent(host: str, arguments: Sequence[str], agent: AgentMain, gpus: GpuGrant | None = None) -> ForkedAgent:

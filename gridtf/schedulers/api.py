@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gridtf.jobspec.options import Option
     from gridtf.jobspec.request import Request
     from gridtf.jobspec.spec import JobSpec
+    from gridtf.jobspec.sweep import Sweep
     from gridtf.run.rundir import Record
     from gridtf.schedulers.injob import InJob
     from gridtf.schedulers.login import Login
@@ -59,6 +60,7 @@ class Plan(Value):
         origin: What the job comes from, for job.json, such as ``rerun_of`` -> a run directory.
         moved: A folder and its snapshot, in which the job runs; empty without one. The specification is that of a job
             in the snapshot then.
+        sweep: The rows of parameters whose jobs are the elements of its array; None: it is one job.
     """
 
     spec: JobSpec
@@ -73,6 +75,7 @@ class Plan(Value):
     script: str = ""
     origin: Mapping[str, Any] = {}
     moved: tuple[str, ...] = ()
+    sweep: Sweep | None = None
 
 
 # in submitted.json as well, of no use to a scheduler; `name` is, for jobs of hand-written scripts

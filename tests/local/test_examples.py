@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.examples import names, reached
+from tests.support.examples import names, reached, stated_accuracy
 
 ROOT = Path(__file__).resolve().parents[2]
 _LIMIT = 500  # seconds for one training; beside four others on two cores the longest has taken four minutes
@@ -142,3 +142,27 @@ def test_old_program_with_flags_trains_by_the_line_of_the_page(tmp_path: Path) -
 def test_slurm_and_sge_script_examples_share_their_program() -> None:
     one, other = (ROOT / "examples" / f"{kind}_scripts" / "train.py" for kind in ("sge", "slurm"))
     assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.tensorflow
+def test_sweep_finds_the_better_learning_rate(tmp_path: Path) -> None:
+    environ = environment(tmp_path)
+
+    def gridtf(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "gridtf", *words]
+        return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=_LIMIT)
+
+    run_dir = str(tmp_path / "run")
+    try:
+        done = gridtf("sweep", "examples/sweep/gridtf.toml", "--scheduler", "local", "--run-dir", run_dir, "--wait")
+    finally:
+        gridtf("cancel", run_dir)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads(gridtf("list", run_dir, "--by", "accuracy:max", "--json").stdout)
+    assert [row["state"] for row in rows] == ["COMPLETED"] * 4
+    assert rows[0]["params"] == {"lr": 0.03}
+    assert rows[0]["values"]["accuracy"]["most"] >= stated_accuracy("sweep")
+    shown = gridtf("list", run_dir, "--by", "accuracy:max").stdout.splitlines()
+    assert shown[0].split()[:3] == ["ELEMENT", "JOB", "lr"]
+    assert shown[1].split()[2] == "0.03"
+    assert "MOST accuracy" in shown[0]

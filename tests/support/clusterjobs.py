@@ -51,9 +51,11 @@ class ClusterJob:
         seen_as: Its run directory as the hosts see it.
     """
 
+    verb = "submit"
+
     def __init__(self, bed: Bed, *words: str, user: str = "alice", **more: Any) -> None:
         self.bed, self.user = bed, user
-        self.submitted = gridtf(bed, "submit", "--json", *words, user=user, **more)
+        self.submitted = gridtf(bed, self.verb, "--json", *words, user=user, **more)
         answer = json.loads(self.submitted.stdout)
         self.id: str = answer["job_id"]
         self.seen_as: str = answer["run_dir"]

@@ -10,8 +10,8 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def names() -> list[str]:
-    """The examples with a job file."""
-    return sorted(path.parent.name for path in EXAMPLES.glob("*/gridtf.toml"))
+    """The examples with the job file of one job; that of a sweep has several."""
+    return sorted(path.parent.name for path in EXAMPLES.glob("*/gridtf.toml") if "[sweep]" not in path.read_text())
 
 
 def stated_accuracy(example: str) -> float:

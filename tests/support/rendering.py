@@ -43,3 +43,9 @@ def plan(scheduler: str = "slurm", *, run_dir: str | Path = "/shared/runs/digits
         sources={},
         script=SCRIPT,
     )
+
+
+def of_sweep(made: Plan, count: int, at_once: int, pack: int = 1) -> Plan:
+    """The plan of a sweep with so many elements."""
+    elements = tuple(str(number) for number in range(1, count + 1))
+    return made.replace(request=made.request.of_sweep(elements, at_once, pack))

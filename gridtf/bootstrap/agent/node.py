@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from gridtf.bootstrap.agent import local_dir
 from gridtf.bootstrap.agent.supervisor import Supervisor
@@ -21,12 +22,12 @@ from gridtf.errors import GridtfError, RunDirError, UsageError
 from gridtf.host import processes
 from gridtf.host.processes import signal_name
 from gridtf.run import recordtypes
-from gridtf.run.rundir import Record, RunDir, read_record, write_record
-from gridtf.schedulers.agents import RUNNER_PID, ForkedAgent, fork_agent
+from gridtf.run.rundir import Record, RunDir, listdir, open_log, read_record, write_record
+from gridtf.schedulers.agents import ELEMENT, RUNNER_PID, ForkedAgent, fork_agent
 from gridtf.states import AGAIN_CODE
 from gridtf.values import Fields
 
-_STDIN = 0
+_STDIN, _STDOUT, _STDERR = range(3)
 _CHILD_PAUSE = 5.0  # seconds between two checks of the child, in case no signal announces its end
 
 # --- the job runner
@@ -39,19 +40,91 @@ def run_job(arguments: Sequence[str]) -> int:
     """Run the script of a local job, forward signals that end it, leave no process behind and record how it ended.
 
     Args:
-        arguments: ``RUN_DIR KILL_GRACE WALLTIME``. Grace and walltime are in seconds; 0 for no walltime. The script
+        arguments: ``RUN_DIR KILL_GRACE WALLTIME``, and of a sweep ``LAST STEP AT_ONCE``: its elements are 1, 1 + STEP,
+            … up to LAST, of which so many run at once. Grace and walltime are in seconds; 0 for no walltime. The script
             is a regular file, this process's standard input.
 
     Returns:
         The exit code of this process, always 0; the script's is in ended.json.
     """
-    path, kill_grace, walltime = arguments
+    path, kill_grace, walltime, *sweep = arguments
     processes.block_signals()
     processes.become_subreaper()
+    os.environ.pop(ELEMENT, None)  # of the sweep whose task has submitted this job
     # not by its path in the run directory, where another user may put another script
     script = os.dup(_STDIN)
-    JobRunner(RunDir(path), float(kill_grace), System()).run(["bash", f"/dev/fd/{script}"], int(walltime), [script])
+    run, about = RunDir(path), (["bash", f"/dev/fd/{script}"], int(walltime), [script])
+    if not sweep:
+        JobRunner(run, float(kill_grace), System()).run(*about)
+        return 0
+    system = System()
+    job, (last, step, at_once) = f"{system.pid}.{system.host}", map(int, sweep)
+
+    def element(number: int) -> int:
+        own = RunDir(run.elements / str(number))
+        processes.become_subreaper()
+        with open_log(own.log) as log:
+            for descriptor in (_STDOUT, _STDERR):
+                os.dup2(log.fileno(), descriptor)
+        environ = {**os.environ, ELEMENT: f"{job}_{number}"}
+        JobRunner(own, float(kill_grace), System(environ)).run(*about)
+        return 0
+
+    told = fork_each([partial(element, number) for number in range(1, last + 1, step)], at_once, system)[1]
+    Supervisor([], system).tear_down(float(kill_grace), lambda: None)
+    end: Record = {"exit": 0, "signal": None, "told": signal_name(told) if told else None, "error": None}
+    write_record(run.ended, end)
     return 0
+
+
+def fork_each(
+    mains: Sequence[Callable[[], int]], at_once: int, system: System, end: signal.Signals | None = signal.SIGTERM
+) -> tuple[list[int], int | None]:
+    """Run functions in processes of their own, some at once. After a signal that ends this process no other one begins.
+
+    Args:
+        mains: The functions; each returns the exit code of its process.
+        at_once: How many run at once.
+        system: This host.
+        end: The signal that they receive then; None: the same one. Others that are passed on they receive as well.
+
+    Returns:
+        (the exit codes of those that have begun, in the order of ``mains``; the signal, None where there was none).
+    """
+    waiting, running, told = list(enumerate(mains)), dict[int, int](), None
+    codes: dict[int, int] = {}
+    while running or (waiting and told is None):
+        while waiting and len(running) < at_once and told is None:
+            number, main = waiting.pop(0)
+            running[_forked(main, system)] = number
+        received = system.wait(_CHILD_PAUSE)
+        if received is not None and processes.is_end(received) and told is None:
+            told = received
+            system.signal([*running], told if end is None else end)
+        elif received is not None and received in processes.PASSED_ON:
+            system.signal([*running], received)
+        for pid, code in system.reap().items():
+            if pid in running:
+                codes[running.pop(pid)] = code
+    return [codes[number] for number in sorted(codes)], told
+
+
+def _forked(main: Callable[[], int], system: System) -> int:
+    """Run a function in a new process, which receives TERM when this one dies. Returns its id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        os.setsid()
+        processes.die_with_parent(system.pid, signal.SIGTERM)
+        code = main()
+    except BaseException:
+        from traceback import format_exc
+
+        processes.tell(format_exc())
+    finally:
+        os._exit(code)  # whatever happens, this copy of the parent goes no further
 
 
 class JobRunner(Fields):
@@ -79,7 +152,8 @@ class JobRunner(Fields):
         while end["exit"] == AGAIN_CODE and not end["told"] and self._goes_on():
             end = self._run_once(command, walltime, keep)
         try:
-            write_record(self.run_dir.ended, end)
+            if self.run_dir.result.name not in listdir(self.run_dir.path):  # which says how an element has ended
+                write_record(self.run_dir.ended, end)
         except RunDirError as error:
             self.system.log(str(error))
 

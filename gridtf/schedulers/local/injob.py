@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gridtf.errors import PlacementError
 from gridtf.host import gpus, procfs
 from gridtf.host.gpus import GpuGrant
-from gridtf.schedulers.agents import RUNNER_PID, fork_agent
+from gridtf.schedulers.agents import ELEMENT, RUNNER_PID, fork_agent
 from gridtf.schedulers.api import (
     LOOPBACK,
     AgentCall,
@@ -41,7 +41,12 @@ class LocalInJob(InJob):
 
     def identity(self, environ: Mapping[str, str]) -> JobIdentity:
         parent = os.getppid()  # in a task of another local job, the variable has that job's runner
-        return identity(parent if environ.get(RUNNER_PID) == str(parent) else os.getpid())
+        if environ.get(RUNNER_PID) != str(parent):
+            return identity(os.getpid())
+        runner, element = identity(parent), environ.get(ELEMENT, "")
+        if not element:
+            return runner
+        return runner.replace(job_id=element, element=element.rpartition("_")[2])
 
     def allocation(self, environ: Mapping[str, str], request: Request, wait: Wait) -> Allocation:
         present = gpus.present(environ)

@@ -91,6 +91,7 @@ class LocalLogin(Login):
         if (training := request.training or 0) > (room := slots(request)):
             what = f"{training} training tasks do not fit into the {room} CPU slots of {host}"
             hint = "request fewer workers, or let tasks share cores with --tasks-per-node"
+            hint = f"write a smaller --pack: {request.pack} elements share the host" if request.pack > 1 else hint
             raise SpecError("tasks.worker.count", what, hint=hint)
         cores = len(os.sched_getaffinity(0))
         if one_worker(request) and cores > 1:
@@ -103,6 +104,8 @@ class LocalLogin(Login):
         run, spec = RunDir(plan.run_dir), plan.spec
         code = _RUNNER.format(root=str(Path(__file__).parents[3]))
         words = [str(run.path), str(spec.kill_grace), str(spec.walltime or 0)]
+        if plan.request.at_once:
+            words += map(str, (len(plan.request.elements), plan.request.pack, plan.request.at_once))
         try:
             script = unnamed(plan.script)
         except OSError as error:

@@ -17,6 +17,7 @@ from gridtf.findings import FIRST_TIME
 from gridtf.host.names import same_host
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
+from gridtf.jobspec.sweep import too_many
 from gridtf.jobspec.units import format_walltime
 from gridtf.schedulers.api import Plan
 from gridtf.schedulers.commands import Answer
@@ -216,6 +217,24 @@ def name_pes(error: SpecError, plan: Plan) -> None:
 
 
 # --- what qsub does not know -----------------------------------------------------------------------------------
+
+
+def check_array(request: Request) -> tuple[str, ...]:
+    """Check a sweep against the limits on job arrays in sge_conf(5), where qconf shows them.
+
+    Returns:
+        A note where fewer elements run at once than is requested.
+
+    Raises:
+        SpecError: For too many elements.
+    """
+    limits = dict(offers.pairs(offers.qconf("-sconf")))
+    most, running = (whole(limits.get(name, "")) for name in ("max_aj_tasks", "max_aj_instances"))
+    if most and len(request.elements) > most:
+        raise too_many(len(request.elements), most, f"max_aj_tasks of this Grid Engine is {most}")
+    if running and running < (request.at_once or 0):
+        return (f"Grid Engine runs at most {running} elements of an array at once (max_aj_instances)",)
+    return ()
 
 
 def not_array(spec: JobSpec) -> list[str]:

@@ -270,6 +270,7 @@ def directives(plan: Plan) -> tuple[str, ...]:
     lines += [f"-q {word('partition', queue)}"] if queue is not None else []
     lines += [f"-P {word('account', account)}"] if account is not None else []
     lines += [f"-{option} {value}" for option, value in words.mail(request, _MAIL, "M").items()]
+    lines += [f"-t {request.array}", f"-tc {request.at_once}"] if request.at_once else []
     native = words.native(plan.spec)
     # -soft holds to the end of its line in a script, and to the end of all options on a command line
     return (*lines, *([" ".join(native)] if "-soft" in " ".join(native).split() else native))

@@ -88,7 +88,8 @@ class GridEngineLogin(CommandLogin):
         from gridtf.schedulers.sge import advice
 
         check_shared(plan)
-        return advice.check(plan)
+        notes = advice.check_array(plan.request) if plan.request.at_once else ()
+        return (*notes, *advice.check(plan))
 
     def submit(self, plan: Plan) -> SubmitResult:
         return submit.submit(self, plan, super().submit)

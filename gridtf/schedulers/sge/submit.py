@@ -100,7 +100,7 @@ def _by_drmaa(login: CommandLogin, plan: Plan) -> SubmitResult:
     command, patience = login.submit_command(plan), sge.submit_limit
     request = {
         "native": native_specification(command),
-        "tasks": task_range(plan.request.elements),
+        "tasks": task_range(plan.request.elements[:: plan.request.pack]),
         "libraries": [*libraries(os.environ)],
         "loading": _LOAD_LIMIT,
         "path": sys.path,

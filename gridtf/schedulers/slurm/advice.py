@@ -6,13 +6,16 @@ and what the environment overrides are found here, since sbatch accepts them wit
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 
 from gridtf.errors import SchedulerError, SpecError, nearest
 from gridtf.files import user_name
+from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
+from gridtf.jobspec.sweep import too_many
 from gridtf.jobspec.units import format_walltime, parse_memory, parse_nodes, parse_walltime
 from gridtf.schedulers.api import Plan
 from gridtf.schedulers.slurm import offers, submit
@@ -119,6 +122,19 @@ def overridden(plan: Plan, environ: Mapping[str, str]) -> list[str]:
         for option, name in found.items()
         if own.get(option, environ[name]) != environ[name]
     ]
+
+
+def check_array(request: Request) -> None:
+    """Check that Slurm takes so many elements. Nothing is known where scontrol does not answer: sbatch will say it.
+
+    Raises:
+        SpecError: For too many.
+    """
+    with contextlib.suppress(SchedulerError):
+        shown = slurm.run(["scontrol", "show", "config"], limit=slurm.query_limit).out
+        found = re.search(r"(?am)^MaxArraySize\s*=\s*(\d{1,9})$", shown)
+        if found and len(request.elements) >= int(found[1]):  # of which 0 is one
+            raise too_many(len(request.elements), int(found[1]) - 1, f"MaxArraySize of this Slurm is {found[1]}")
 
 
 def _requested(options: Mapping[str, str], keys: Mapping[str, str]) -> ComponentRequest:

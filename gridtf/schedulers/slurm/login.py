@@ -61,6 +61,8 @@ class SlurmLogin(CommandLogin):
 
             what = f"with {old} a job with GPUs does not go on after it has lost a host"
             raise SpecError("spare_nodes", what, hint=NO_SPARES)
+        if plan.request.at_once:
+            advice.check_array(plan.request)
         output, log = plan.request.native.get("output"), RunDir(plan.run_dir).log
         note = f"native --output={output} has no effect: the output of the script goes to {log}"
         return (*([] if output is None else [note]), *advice.check(plan))

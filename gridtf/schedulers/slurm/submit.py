@@ -72,6 +72,7 @@ def directives(plan: Plan) -> tuple[str, ...]:
     if spec.continuations:
         lines.append("--requeue")  # also where the site's default is JobRequeue=0
     lines += [f"--{option}={value}" for option, value in mail(request, _MAIL, "mail-user").items()]
+    lines += [f"--array={request.array}%{request.at_once}"] if request.at_once else []
     lines += native(spec)
     if others and request.elements:
         what = "the elements of a job array cannot have tasks on another partition"

@@ -14,7 +14,7 @@ from gridtf.schedulers.sge.advice import Requested
 from gridtf.schedulers.sge.commands import sge
 from gridtf.schedulers.sge.directives import Resource
 from gridtf.schedulers.sge.offers import PE, Cell, Queue
-from tests.support.rendering import SCRIPT, plan
+from tests.support.rendering import SCRIPT, of_sweep, plan
 
 RULES = {"rr": "$round_robin", "fill": "$fill_up", "two": "2", "smp": "$pe_slots", "loose": "$round_robin"}
 PES = {name: PE(name, 999, name != "loose", rule) for name, rule in RULES.items()}
@@ -689,3 +689,19 @@ def test_spare_hosts_count_as_hosts_of_a_fixed_allocation_rule() -> None:
     assert problem("two", **{**spare, "tasks_per_node": 4}) == (
         "PE `two` allocates 2 slots per host (allocation_rule): 12 slots are 6 hosts, not 3"
     )
+
+
+@pytest.mark.parametrize(("shown", "said"), [("max_aj_instances 3", "at most 3 elements"), ("max_aj_instances 0", "")])
+def test_fewer_elements_run_at_once_than_is_requested(shown: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sge, "run", lambda argv, **_: Answer(0, f"max_aj_tasks 12\n{shown}\n", ""))
+    notes = advice.check_array(of_sweep(plan("sge"), 12, 4).request)
+    assert said in "".join(notes)
+    assert bool(notes) == bool(said)
+    with pytest.raises(SpecError, match="it has 13 elements, at most 12 are allowed") as caught:
+        advice.check_array(of_sweep(plan("sge"), 13, 4).request)
+    assert caught.value.why == "max_aj_tasks of this Grid Engine is 12"
+
+
+def test_limits_on_arrays_are_not_known_where_qconf_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sge, "run", lambda argv, **_: Answer(1, "", "denied: host is no admin host"))
+    assert advice.check_array(of_sweep(plan("sge"), 13, 4).request) == ()

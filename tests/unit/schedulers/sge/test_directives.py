@@ -12,7 +12,7 @@ from gridtf.errors import SpecError
 from gridtf.schedulers.sge import directives as sge
 from gridtf.schedulers.sge import scheduler
 from gridtf.schedulers.sge.directives import array_elements, parse_native
-from tests.support.rendering import plan
+from tests.support.rendering import of_sweep, plan
 
 HEAD = ["-N x", "-S /bin/bash", "-j y", "-r y", "-notify"]
 
@@ -274,3 +274,12 @@ def test_spare_hosts_have_the_slots_of_others() -> None:
     assert directives(**spare, nodes=2, tasks_per_node=4, cpus_per_task=2) == [*HEAD, "-pe mpi 32"]
     assert directives(**spare, tasks=workers(8), tasks_per_node=4) == [*HEAD, "-pe mpi 16"]
     assert directives(**spare, tasks=workers(4), gpus_per_task=2, tasks_per_node=2) == [*HEAD, "-pe mpi 8", "-l gpu=2"]
+
+
+def test_sweep_is_an_array_with_a_limit() -> None:
+    swept = of_sweep(plan("sge", nodes=1), 12, 4)
+    assert {"-t 1-12", "-tc 4"} <= {*sge.directives(swept)}
+    packed = of_sweep(plan("sge", nodes=1, cpus_per_task=2, pe="smp"), 12, 4, pack=3)
+    assert {"-t 1-12:3", "-pe smp 6"} <= {*sge.directives(packed)}
+    with pytest.raises(SpecError, match="it counts those of one job"):
+        of_sweep(plan("sge", nodes=1, pe="smp", slots=2), 12, 4, pack=3)

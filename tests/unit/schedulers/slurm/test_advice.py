@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from gridtf.errors import SchedulerError, SpecError
+from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.slurm import advice
 from gridtf.schedulers.slurm.advice import ComponentRequest, component_requests
+from gridtf.schedulers.slurm.commands import slurm
 from gridtf.schedulers.slurm.offers import parse_partitions, show_gpus, unusable_nodes
-from tests.support.rendering import plan
+from tests.support.rendering import of_sweep, plan
 
 SINFO = """\
 gpu*|up|7-00:00:00|1-infinite|4|idle|8|16000|gpu:4|n[1-4]
@@ -382,3 +384,16 @@ def test_check_without_sbatch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SchedulerError, match="sbatch not found on"):
         advice.check(plan("slurm"))
+
+
+@pytest.mark.parametrize("text", ["MaxArraySize            = 5", "", "slurm_load_ctl_conf error"])
+def test_slurm_s_limit_on_arrays_is_known(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = f"Configuration data as of 2026\nMaxJobCount             = 4\n{text}\n"
+    monkeypatch.setattr(slurm, "run", lambda argv, **_: Answer(0, shown, ""))
+    advice.check_array(of_sweep(plan("slurm"), 4, 4).request)
+    if "5" in text:
+        with pytest.raises(SpecError, match="it has 5 elements, at most 4 are allowed") as caught:
+            advice.check_array(of_sweep(plan("slurm"), 5, 4).request)
+        assert caught.value.why == "MaxArraySize of this Slurm is 5"
+    else:
+        advice.check_array(of_sweep(plan("slurm"), 5000, 4).request)

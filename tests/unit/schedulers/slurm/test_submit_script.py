@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gridtf.errors import SpecError
-from gridtf.schedulers.slurm import advice, scheduler
-from tests.support.rendering import plan
+from gridtf.schedulers.slurm import advice, scheduler, submit
+from tests.support.rendering import of_sweep, plan
 
 
 def directives(**values: Any) -> list[str]:
@@ -301,3 +301,42 @@ def test_spare_node_of_a_job_of_one_node_is_refused() -> None:
     with pytest.raises(SpecError) as caught:
         directives(nodes=1, restarts=1, spare_nodes=1)
     assert (caught.value.key, caught.value.hint) == ("spare_nodes", "leave it out, or request more nodes or workers")
+
+
+def test_sweep_is_an_array_with_a_limit() -> None:
+    swept = of_sweep(plan("slurm", nodes=1), 12, 4)
+    assert "--array=1-12%4" in submit.directives(swept)
+    assert "/array/%a/job.log" in submit.submit_command(swept)[-1]
+
+
+def test_packed_elements_request_the_sum_on_one_host() -> None:
+    one: dict[str, Any] = {
+        "nodes": 1,
+        "gpus_per_node": 1,
+        "cpus_per_task": 2,
+        "mem_per_task": "1G",
+        "tasks": {"ps": {"count": 1}},
+    }
+    plain = [*submit.directives(plan("slurm", **one))]
+    packed = submit.directives(of_sweep(plan("slurm", **one), 12, 4, pack=3))
+    assert "--array=1-12:3%4" in packed
+    for option in ("ntasks-per-node", "gpus-per-node", "mem"):
+        alone = next(line for line in plain if line.startswith(f"--{option}="))
+        number = int(alone.partition("=")[2].rstrip("M"))
+        assert alone.replace(str(number), str(3 * number)) in packed
+    cpus = next(line for line in plain if line.startswith("--cpus-per-task="))
+    assert cpus in packed
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        ({"native": ["--array=1-3"]}, "native"),
+        ({"nodes": 2}, "pack"),
+        ({"nodes": 1, "tasks": {"ps": {"count": 1, "partition": "cpu"}}}, "pack"),
+    ],
+)
+def test_sweeps_that_slurm_cannot_pack(values: dict[str, Any], key: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        of_sweep(plan("slurm", **values), 4, 2, pack=2)
+    assert caught.value.key == key

@@ -1,0 +1,267 @@
+"""Sweeps on the login side: what is refused, what is submitted, and the table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+
+from gridtf.cli import main
+from gridtf.errors import GridtfError, NotFoundError, RunDirError
+from gridtf.login import sweeps
+from gridtf.login.job import find
+from gridtf.run import recordtypes, rundir
+from gridtf.run.rundir import RunDir, write_record
+from gridtf.schedulers.api import JobStatus
+from tests.support.scheduler import FakeScheduler
+from tests.support.states import UNKNOWN
+
+Captured = pytest.CaptureFixture[str]
+
+HEAD = 'name = "swept"\nscheduler = "slurm"\ncommand = ["train"]\n'
+PARAMS = "[params]\nlr = 0.1\nlayers = 4\nname = 'a'\n"
+
+
+def write(text: str, head: str = HEAD) -> None:
+    Path("job.toml").write_text(head + PARAMS + text)
+
+
+def swept(capsys: Captured, text: str, *words: str) -> dict[str, Any]:
+    write(text)
+    assert main(["sweep", "job.toml", "--json", *words]) == 0
+    return dict(json.loads(capsys.readouterr().out))
+
+
+def end(run: RunDir, element: str, state: str, **values: float) -> None:
+    """What an element leaves that has ended."""
+    verdict = {"state": state, "reason": "why", "started": 10.0, "ended": 46.0}
+    told = {name: {"last": value, "least": value, "most": value, "step": 1} for name, value in values.items()}
+    had = {"hosts": 1, "cpus": 2, "gpus": 0}
+    record = {"attempt": 1, "verdict": verdict, "params": {}, "values": told, "had": had}
+    write_record(run.elements / element / run.result.name, record)
+
+
+def test_rows_and_limits_are_recorded_and_folders_made(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
+    answer = swept(capsys, "[sweep]\nlr = [0.1, 0.2]\nat_once = 3\n")
+    run = RunDir(answer["run_dir"])
+    record = json.loads(run.sweep.read_text())
+    assert record == {"rows": [{"lr": 0.1}, {"lr": 0.2}], "at_once": 3, "pack": 1, "numbers": []}
+    assert run.sweep.stat().st_mode & 0o777 == 0o600
+    assert json.loads(run.submitted.read_text())["elements"] == ["1", "2"]
+    assert sorted(path.name for path in run.elements.iterdir()) == ["1", "2"]
+    assert not run.output.exists()
+    assert (
+        json.loads(Path(swept(capsys, "[sweep]\nlr = [1]\n", "--at-once", "7")["run_dir"], "sweep.json").read_text())[
+            "at_once"
+        ]
+        == 7
+    )
+    assert json.loads(Path(swept(capsys, "[sweep]\nlr = [1]\n")["run_dir"], "sweep.json").read_text())["at_once"] == 10
+
+
+def test_table_of_elements_in_all_states(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
+    run = RunDir(swept(capsys, "[sweep]\nlr = [0.1, 0.2, 0.3]\n")["run_dir"])
+    end(run, "2", "FAILED", loss=0.5)
+    rows = sweeps.rows(run)
+    assert [row.state for row in rows] == ["PENDING", "FAILED", "PENDING"]
+    assert (rows[1].reason, rows[1].seconds) == ("why", 36.0)
+    assert rows[1].cost == {"host_seconds": 36.0, "cpu_seconds": 72.0}
+    fake.states = [JobStatus(UNKNOWN, purged=True)]
+    assert [row.state for row in sweeps.rows(run)] == ["UNKNOWN", "FAILED", "UNKNOWN"]
+    write_record(run.cancelled, {"user": "alice"})
+    assert [row.reason for row in sweeps.rows(run)] == [
+        "cancelled by alice before it began", "why", "cancelled by alice before it began",
+    ]  # fmt: skip
+    assert main(["list", "swept"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[2].split()[:6] == ["2", "101_2", "0.2", "FAILED", "0.5", "36"]
+    assert shown[-1] == "3 elements: 2 CANCELLED, 1 FAILED"
+
+
+def test_only_those_that_have_not_completed_run_again(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
+    run = RunDir(swept(capsys, "[sweep]\nlr = [0.1, 0.2, 0.3, 0.4]\n", "--at-once", "2")["run_dir"])
+    for element, state in (("1", "COMPLETED"), ("2", "FAILED"), ("4", "CANCELLED")):
+        end(run, element, state)
+    again = sweeps.rerun_failed(find("swept"))
+    made = json.loads(again.run.sweep.read_text())
+    assert made == {"rows": [{"lr": 0.2}, {"lr": 0.4}], "at_once": 2, "pack": 1, "numbers": [2, 4]}
+    assert again.run_dir == run.path / "rerun-1"
+    assert json.loads(again.run.job.read_text())["origin"] == {"rerun_of": str(run.path)}
+    end(again.run, "1", "COMPLETED")
+    end(again.run, "2", "FAILED")
+    assert [row.state for row in sweeps.rows(run)] == ["COMPLETED", "COMPLETED", "PENDING", "FAILED"]
+    third = sweeps.rerun_failed(again)
+    assert third.run_dir == run.path / "rerun-2"
+    assert json.loads(third.run.sweep.read_text())["numbers"] == [4]
+    assert [row.job_id for row in sweeps.rows(run)] == ["101_1", "102_1", "101_3", "103_1"]
+    assert main(["list", third.id, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 4
+
+
+def test_sweep_that_goes_on_has_nothing_to_run_again(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
+    job = find(swept(capsys, "[sweep]\nlr = [0.1, 0.2]\n")["job_id"])
+    with pytest.raises(GridtfError, match="no element of the sweep is to be run again: 2 have not ended"):
+        sweeps.rerun_failed(job)
+    with pytest.raises(NotFoundError, match="is no element of a sweep"):
+        sweeps.element_spec(job)
+
+
+def test_job_that_is_no_sweep(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
+    write("")
+    assert main(["submit", "job.toml"]) == 0
+    assert main(["list", "swept"]) == 2
+    assert capsys.readouterr().err.startswith("gridtf: job swept is no sweep\n")
+    with pytest.raises(NotFoundError):
+        sweeps.rerun_failed(find("swept"))
+
+
+def test_sweep_of_another_user_is_not_run_again(
+    fake: FakeScheduler, rough_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = find(swept(capsys, "[sweep]\nlr = [0.1]\n")["run_dir"])
+    monkeypatch.setattr(sweeps, "is_ours", lambda path: False)
+    with pytest.raises(RunDirError, match="belongs to user"):
+        sweeps.rerun_failed(job)
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "said"),
+    [
+        ("", [], "gridtf: sweep: the job file has no sweep\n  write [sweep], and lr = [0.1, 0.01] below it; gridtf"),
+        ("[sweep]\nrl = [1]\n", [], "gridtf: job.toml:9: sweep.rl: there is no parameter 'rl'\n  did you mean lr?"),
+        ("[sweep]\nlr = []\n", [], "gridtf: job.toml:9: sweep.lr: it has no values\n"),
+        ("[sweep]\nlayers = {from=1, to=10001}\n", [], "gridtf: sweep: it has 10001 elements, at most 10000 are allo"),
+        ("[sweep]\nlr = [1]\nat_once = 0\n", [], "gridtf: job.toml:10: sweep.at_once: 0 is not a whole number above 0"),
+        ("[sweep]\nlr = [1]\n", ["--at-once", "0"], "gridtf: sweep.at_once: 0 is not a whole number above 0"),
+        ("[sweep]\nlr = [1]\n", ["--pack", "0"], "gridtf: --pack: 0 is not a whole number above 0"),
+        ("[sweep]\nlr = [1]\n", ["--pack", "2", "--nodes", "2"], "gridtf: pack: only jobs of one host can share it"),
+        ("[sweep]\nlr = [1]\n", ["--env", "OUTPUT_DIR=x"], "gridtf: --env: all elements of the sweep would write into"),
+        ("[sweep]\nlr = [1]\n", ["--dry-run"], "gridtf: --dry-run prints the job script, not JSON\n"),
+        ('[sweep]\nfile = "no.csv"\n', [], "gridtf: job.toml:9: sweep.file: cannot read no.csv: No such file or direc"),
+        ("[sweep]\nfile = 1\n", [], "gridtf: job.toml:9: sweep.file: 1 is not the name of a file\n"),
+    ],
+)  # fmt: skip
+def test_sweeps_that_are_refused(
+    text: str, words: list[str], said: str, fake: FakeScheduler, rough_path: Path, capsys: Captured
+) -> None:
+    write(text)
+    assert main(["sweep", "job.toml", "--json", *words]) == 2
+    assert capsys.readouterr().err.startswith(said)
+    assert not Path("gridtf-runs").exists()
+    assert not fake.count
+
+
+def test_submit_refuses_a_sweep(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
+    write("[sweep]\nlr = [1]\n")
+    assert main(["submit", "job.toml"]) == 2
+    said = "gridtf: job.toml has a [sweep]: it is more than one job\n  write: gridtf sweep job.toml\n"
+    assert capsys.readouterr().err == said
+
+
+def test_site_limits_the_elements(
+    fake: FakeScheduler, rough_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    site = tmp_path / "site.toml"
+    site.write_text("[limits]\nmax_sweep = 2\n")
+    monkeypatch.setenv("GRIDTF_SITE_CONFIG", str(site))
+    write("[sweep]\nlr = [1, 2, 3]\n")
+    assert main(["sweep", "job.toml"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("gridtf: sweep: it has 3 elements, at most 2 are allowed\n")
+    assert f"{site}:2: max_sweep = 2" in err
+    site.write_text("[limits]\nmax_sweep = 20000\n")
+    write("[sweep]\nlayers = {from = 1, to = 10001}\n")
+    assert main(["sweep", "job.toml", "--dry-run"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "rows"),
+    [
+        ("rows.csv", "lr,name\n0.1,b\n2,1e3\n\n", [{"lr": 0.1, "name": "b"}, {"lr": 2.0, "name": "1e3"}]),
+        ("rows.csv", '\N{BOM}name\n"a, b"\n', [{"name": "a, b"}]),
+        ("rows.jsonl", '{"lr": 1, "layers": 2}\n\n{"layers": 3, "lr": 0.5}\n', [
+            {"lr": 1.0, "layers": 2}, {"layers": 3, "lr": 0.5},
+        ]),
+    ],
+)  # fmt: skip
+def test_rows_of_a_file(
+    name: str, text: str, rows: list[dict[str, Any]], fake: FakeScheduler, rough_path: Path, capsys: Captured
+) -> None:
+    Path(name).write_text(text)
+    answer = swept(capsys, f'[sweep]\nfile = "{name}"\n')
+    assert json.loads(Path(answer["run_dir"], "sweep.json").read_text())["rows"] == rows
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("rows.csv", "lr,name\n0.1\n", "rows.csv:2: 1 values, and the first line has 2 names"),
+        ("rows.csv", "lr\n0.1\nfast\n", "rows.csv:3: 'fast' is not a number"),
+        ("rows.csv", "rate\n0.1\n", "rows.csv:2: there is no parameter 'rate'"),
+        ("rows.csv", "lr\n", "sweep: it has no elements"),
+        ("rows.jsonl", "{\n", "rows.jsonl:1: it is no JSON object"),
+        ("rows.jsonl", "[1]\n", "rows.jsonl:1: it is no JSON object"),
+        ("rows.jsonl", '{"lr": 1}\n{"layers": 1}\n', "rows.jsonl:2: the rows above have other columns: layers, lr"),
+        ("rows.jsonl", '{"lr": null}\n', "rows.jsonl:1: "),
+        ("rows.jsonl", '{"layers": 1.5}\n', "rows.jsonl:1: 1.5 is not a whole number"),
+    ],
+)
+def test_wrong_files_of_rows(
+    name: str, text: str, said: str, fake: FakeScheduler, rough_path: Path, capsys: Captured
+) -> None:
+    Path(name).write_text(text)
+    write(f'[sweep]\nfile = "{name}"\n')
+    assert main(["sweep", "job.toml"]) == 2
+    assert capsys.readouterr().err.startswith(f"gridtf: {said}")
+
+
+def test_dry_run_shows_the_first_rows_and_the_last(rough_path: Path, capsys: Captured) -> None:
+    write("[sweep]\nlayers = {from = 1, to = 12}\nlr = [0.5]\n")
+    assert main(["sweep", "job.toml", "--dry-run", "--at-once", "4"]) == 0
+    shown = capsys.readouterr()
+    at = shown.err.splitlines().index("sweep          12 elements, 4 at once")
+    lines = [line.strip() for line in shown.err.splitlines()[at + 1 : at + 6]]
+    assert lines == [f"{number}: layers={number}, lr=0.5" for number in (1, 2, 3)] + ["…", "12: layers=12, lr=0.5"]
+    assert "#SBATCH --array=1-12%4\n" in shown.out
+    assert "no command uses parameter" in shown.err
+    assert not Path("gridtf-runs").exists()
+
+
+def test_element_that_has_not_begun_is_told(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
+    swept(capsys, "[sweep]\nlr = [0.1, 0.2]\n")
+    for name in ("101_2", "swept_2", "101.2"):
+        with pytest.raises(NotFoundError, match=f"element 2 of job {name[:-2]} has not begun"):
+            find(name)
+    with pytest.raises(NotFoundError, match="no job is called 101_3"):
+        find("101_3")
+
+
+def test_table_reads_one_file_of_each_element(
+    fake: FakeScheduler, rough_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDir(swept(capsys, "[sweep]\nlayers = {from = 1, to = 50}\n")["run_dir"])
+    for number in range(1, 51):
+        end(run, str(number), "COMPLETED", loss=1.0)
+    opened: list[Path] = []
+    plain = rundir.open_plain
+
+    def counted(path: Path, *, own: bool = False) -> BinaryIO:
+        opened.append(path)
+        return plain(path, own=own)
+
+    monkeypatch.setattr(rundir, "open_plain", counted)
+    assert len(sweeps.rows(run)) == 50
+    assert len([path for path in opened if run.elements in path.parents]) == 50
+    assert len(opened) < 55
+    assert not fake.queried, "a sweep that has ended is not asked for"
+
+
+def test_result_of_any_sign_is_valid() -> None:
+    values = {"loss": {"last": -1.5, "least": -2, "most": 0.0, "step": None}}
+    record = {"attempt": 1, "verdict": {"state": "COMPLETED"}, "params": {}, "values": values}
+    assert recordtypes.check(recordtypes.Result)({**record, "had": {"hosts": 1, "cpus": 0, "gpus": 0}}) == ""
+    progress = {"step": 1, "values": {"loss": -1.5}, "time": 1.0, "ranges": {"loss": [-2.5, -1.5]}}
+    assert recordtypes.check(recordtypes.Progress)(progress) == ""
+    assert recordtypes.check(recordtypes.Progress)({**progress, "ranges": {"loss": [float("nan"), 1]}})
