@@ -15,7 +15,7 @@ from gridtf.observe.state import JobView
 from gridtf.report import resources
 from gridtf.report.timeline import Attempt, AttemptData, attempts
 from gridtf.report.usage import Usage
-from gridtf.run import recordtypes
+from gridtf.run import recordtypes, reduced
 from gridtf.run.rundir import Attempt as Paths
 from gridtf.run.rundir import Record, RunDir, is_cut, listdir, read_record, read_text
 from gridtf.states import JobState
@@ -102,6 +102,17 @@ def gather(run: RunDir, now: float, view: JobView | None = None, *, with_code: b
     Raises:
         RunDirError: When the run directory cannot be listed.
     """
+    try:
+        with reduced.unpacked(run) as place:
+            if place is not run:  # an element of a sweep that has ended: its attempts are packed
+                made = _gather(place, now, None, with_code=with_code)
+                return made.replace(view=made.view.replace(run_dir=run.path, output_dir=run.output))
+    except RunDirError:  # the archive is another user's
+        pass
+    return _gather(run, now, view, with_code=with_code)
+
+
+def _gather(run: RunDir, now: float, view: JobView | None, *, with_code: bool) -> Material:
     reader = _Reader(run.path)
     view = view or jobs.views([run])[0]
     submitted = reader.record(run.submitted, recordtypes.Submitted)

@@ -10,7 +10,7 @@ from gridtf.errors import RunDirError
 from gridtf.observe import detail, jobs
 from gridtf.observe.outcome import Reported, reported
 from gridtf.observe.state import JobView
-from gridtf.run import recordtypes, registry
+from gridtf.run import recordtypes, reduced, registry
 from gridtf.run.rundir import RunDir, read_private
 
 Row = dict[str, Any]
@@ -48,11 +48,15 @@ def row(run: RunDir, view: JobView, now: float, values: Mapping[str, Reported] |
 def _of_records(run: RunDir, view: JobView, now: float, values: Mapping[str, Reported] | None) -> Row:
     whole = registry.whole(run)
     job, code = read_private(run.job, recordtypes.Job), read_private(whole.code, recordtypes.Code) or {}
-    seconds = ran(view, now)
+    seconds, ended = ran(view, now), reduced.result(run)
+    cpus = None if job is None else _cpus(job.get("spec", {}), view)
+    gpus = sum(len(task.gpus) for task in view.tasks)
+    if ended:  # an element of a sweep, of whose tasks there is nothing but this
+        cpus, gpus = ended["had"]["cpus"] or None, ended["had"]["gpus"]
     return {
         "seconds": seconds,
-        "cpu_seconds": None if job is None or seconds is None else seconds * _cpus(job.get("spec", {}), view),
-        "gpu_seconds": None if seconds is None else seconds * sum(len(task.gpus) for task in view.tasks),
+        "cpu_seconds": None if cpus is None or seconds is None else seconds * cpus,
+        "gpu_seconds": None if seconds is None else seconds * gpus,
         **{f"{PARAMS}{name}": value for name, value in (job or {}).get("spec", {}).get("params", {}).items()},
         **_values(reported(run) if values is None else values),
         "commit": code.get("commit"),

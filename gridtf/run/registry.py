@@ -355,11 +355,26 @@ def whole(run: RunDir) -> RunDir:
 def elements_of(run: RunDir) -> list[RunDir]:
     """The run directories of the elements of a job array that have begun, in their order; empty for any other job.
 
+    Of an element of a sweep that was run again it is the newest run.
+
     Raises:
         RunDirError: When they cannot be listed.
     """
-    names = sorted(listdir(run.elements), key=lambda name: (len(name), name))
-    return [RunDir(run.elements / name) for name in names if name.isdecimal() and is_run(run.elements / name)]
+    from gridtf.run import recordtypes
+
+    newest: dict[int, RunDir] = {}
+    for each in (run, *reruns(run)):
+        numbers = (read_private(each.sweep, recordtypes.Sweep) or {}).get("numbers")
+        for name in listdir(each.elements):
+            if name.isdecimal() and is_run(each.elements / name):
+                newest[numbers[int(name) - 1] if numbers else int(name)] = RunDir(each.elements / name)
+    return [newest[number] for number in sorted(newest)]
+
+
+def reruns(run: RunDir) -> list[RunDir]:
+    """The sweeps that run elements of a sweep again, oldest first."""
+    matches = (re.fullmatch(r"rerun-([1-9]\d{0,8})", name) for name in listdir(run.path))
+    return [RunDir(run.path / f"rerun-{number}") for number in sorted(int(match[1]) for match in matches if match)]
 
 
 def chosen(since: float | None, pattern: str | None) -> Callable[[Entry], bool] | None:
