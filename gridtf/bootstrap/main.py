@@ -19,6 +19,7 @@ from gridtf.jobspec.checks import need_program
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run import recordtypes
+from gridtf.run.following import CONDITIONS
 from gridtf.run.rundir import (
     BY_HAND,
     RUN_ROOT,
@@ -122,6 +123,9 @@ def run(
         if spec.setup:
             hint = "run them first, in the shell or the script, and add --no-setup"
             raise SpecError("setup.1", "set-up lines are for jobs that gridtf submits", hint=hint)
+        if key := next((key for key in CONDITIONS if getattr(spec, key)), ""):
+            hint = "submit it with gridtf submit, or wait first: gridtf wait JOB"
+            raise SpecError(key, "a job that runs here does not wait for others", hint=hint)
     except SpecError as error:
         raise config.located(error, configured.sources) from None
     for note in precheck.notes(spec):

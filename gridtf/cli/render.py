@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gridtf import schedulers
 from gridtf.cli import output
-from gridtf.cli.common import configured, new_parser
+from gridtf.cli.common import configured, new_parser, steps_of
 from gridtf.jobspec import config, precheck
 from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.options import Table
@@ -49,20 +49,31 @@ def run(arguments: Namespace) -> int:
     from gridtf.login import submission
 
     given = configured(arguments)
-    plan = submission.prepare(given.spec, given.sources, given.trusted)
-    script = submission.script(plan)
-    command = submission.command(plan)
+    if given.steps:
+        from gridtf.login import chains
+
+        plans = list(chains.prepare(steps_of(arguments, given)).values())
+    else:
+        plans = [submission.prepare(given.spec, given.sources, given.trusted)]
+    texts = [(plan, submission.command(plan), submission.script(plan)) for plan in plans]
     if getattr(arguments, "json", False):
-        output.write(f"{json.dumps(_as_dict(plan, command, script), indent=2)}\n")
+        made = [_as_dict(*text) for text in texts]
+        output.write(f"{json.dumps(made if given.steps else made[0], indent=2)}\n")
         return 0
+    for text in texts:
+        _print(*text, defaults=getattr(arguments, "defaults", False))
+    return 0
+
+
+def _print(plan: Plan, command: Sequence[str], script: str, *, defaults: bool) -> None:
+    """Print the summary and the script of a job."""
     for note in precheck.notes(plan.spec):
         output.message(f"gridtf: {plain(note)}")
-    output.message(_about(plan, command, defaults=getattr(arguments, "defaults", False)))
+    output.message(_about(plan, command, defaults=defaults))
     if output.on_terminal():
         output.write("".join(f"{plain(line)}\n" for line in script.split("\n")[:-1]))
     else:
         output.write(output.raw(script))  # the same bytes as in submit's job.sh
-    return 0
 
 
 def _as_dict(plan: Plan, command: Sequence[str], script: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gridtf import schedulers
 from gridtf.cli import output
-from gridtf.cli.common import add_raw, configured, new_parser
+from gridtf.cli.common import add_raw, configured, new_parser, steps_of
 from gridtf.errors import UsageError
 from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.options import Table
@@ -17,6 +17,9 @@ from gridtf.jobspec.placeholders import MEANINGS, OF_OWN_TYPES
 from gridtf.text import plain
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gridtf.jobspec.config import Configured
     from gridtf.login.job import Job
 
 LAYERS = """\
@@ -81,6 +84,8 @@ def run_submit(arguments: Namespace) -> int:
     if arguments.follow and arguments.json:
         raise UsageError("--follow prints logs, not JSON", hint="write --wait in its place, or leave out --json")
     given = configured(arguments)
+    if given.steps:
+        return _submit_steps(arguments, steps_of(arguments, given))
     job = submission.submit(given.spec, given.sources, given.trusted)
     for note in job.notes:
         output.message(f"gridtf: {plain(note)}")
@@ -102,6 +107,31 @@ def run_submit(arguments: Namespace) -> int:
         name = plain(shlex.quote(job.name))
         output.message(f"next           gridtf logs -f {name}\n               gridtf status {name}")
     return 0
+
+
+def _submit_steps(arguments: Namespace, steps: Mapping[str, Configured]) -> int:
+    """Submit the steps of a job file, and wait for each in their order where that is wanted."""
+    from gridtf.login import chains
+
+    jobs = list(chains.submit(steps).values())
+    for note in dict.fromkeys(note for job in jobs for note in job.notes):
+        output.message(f"gridtf: {plain(note)}")
+    waits = arguments.wait or arguments.follow
+    if arguments.json:
+        text = f"[{', '.join(map(as_json, jobs))}]"
+    else:
+        text = "\n".join(plain(job.id) if arguments.quiet else f"{described(job, job.scheduler)}\n" for job in jobs)
+    if not (arguments.quiet and waits):
+        (output.message if arguments.json and waits else output.result)(text.rstrip())
+    codes = []
+    for job in jobs if waits else ():
+        from gridtf.cli import follow, wait
+
+        if arguments.follow and not arguments.quiet:
+            codes.append(follow.follow(job, raw=arguments.raw))
+        else:
+            codes.append(wait.follow(job, as_json=arguments.json, quiet=arguments.quiet))
+    return next(filter(None, codes), 0)
 
 
 def _announce(job: Job, text: str, *, json: bool, aside: bool) -> None:

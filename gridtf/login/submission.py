@@ -17,6 +17,7 @@ from gridtf.jobspec import config, precheck
 from gridtf.jobspec.checks import need_program, need_walltime
 from gridtf.jobspec.spec import JobSpec, container_path
 from gridtf.run import registry
+from gridtf.run.following import CONDITIONS
 from gridtf.run.rundir import (
     RUN_ROOT,
     Record,
@@ -63,7 +64,8 @@ def submit(
         SchedulerError: When the scheduler refuses the job.
         MaybeSubmittedError: When it is unknown whether the scheduler accepted the job.
     """
-    plan = _make_run_dir(prepare(spec, sources, trusted)).replace(origin=origin or {})
+    plan = _make_run_dir(prepare(spec, sources, trusted))
+    plan = plan.replace(origin={**plan.origin, **(origin or {})})
     with _guarded(plan.run_dir):
         claim(plan.run_dir)
         submitted, notes = _hand_over(plan.replace(script=script(plan)), command(plan))
@@ -129,6 +131,11 @@ def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fr
         sources=sources,
         trusted=trusted,
     )
+    if any(getattr(spec, key) for key in CONDITIONS):
+        from gridtf.login import chains
+
+        with _located(sources):
+            plan = chains.with_conditions(plan)
     return scheduler.login.with_site(plan)
 
 

@@ -45,7 +45,7 @@ _Spec = {"heartbeat_timeout?": float, "kill_grace?": float}
 Job = {
     "spec?": {**_Spec, "chdir?": str, "env?": {str: object}, "params?": {str: object}},
     "sources?": {str: str},
-    "origin?": {"rerun_of?": str},
+    "origin?": {"rerun_of?": str, "step?": str, "chain?": str, "waits_for?": {str: str}},
 }
 _Where = {"user?": str, "host?": str, "time?": float}
 Submitted = {
@@ -61,6 +61,7 @@ Submitted = {
     "boot?": str,
     "ended?": str,
 }
+Steps = {"steps": {str: str}}  # of a job file: name -> run directory
 Cancelled = _Where
 Ended = {"exit": (int, None), "signal": (str, None), "told": (str, None), "error": (str, None)}
 

@@ -60,6 +60,8 @@ class RunDir:
         ended: ended.json: how the script of a local job ended.
         output: The folder that tasks share for checkpoints and exports.
         elements: A folder with a run directory for each element of a job array.
+        waiting: waiting: there while a local job waits for others to end.
+        steps: steps.json: the jobs of a job file with steps, in the run directory of the first.
     """
 
     def __init__(self, path: str | Path, mine: tuple[str, str] | None = None) -> None:
@@ -73,6 +75,8 @@ class RunDir:
         self.ended = self.path / "ended.json"
         self.output = self.path / "output"
         self.elements = self.path / "array"
+        self.waiting = self.path / "waiting"
+        self.steps = self.path / "steps.json"
 
     def __repr__(self) -> str:
         return f"RunDir({str(self.path)!r})"

@@ -57,6 +57,7 @@ class Plan(Value):
         site: What the scheduler's Login.with_site has found out about the site; None where it has not been asked.
         script: Text of the job script, once it is rendered.
         origin: What the job comes from, for job.json, such as ``rerun_of`` -> a run directory.
+        waits_for: Ids of the jobs that have to end before it starts: the scheduler is asked for no more than that.
     """
 
     spec: JobSpec
@@ -70,6 +71,7 @@ class Plan(Value):
     site: Any = None
     script: str = ""
     origin: Mapping[str, Any] = {}
+    waits_for: tuple[str, ...] = ()
 
 
 # in submitted.json as well, of no use to a scheduler; `name` is, for jobs of hand-written scripts
@@ -134,6 +136,7 @@ class JobStatus(Value):
         starting: A job that is RUNNING was handed to its host, which has not confirmed the start: it may be lost.
         by: Name of the user who cancelled it, where the reason says so.
         killed: What killed its script, where the reason says so: ``killed by SIGTERM``.
+        waits: A job that is PENDING waits for other jobs to end.
     """
 
     state: JobState
@@ -144,6 +147,7 @@ class JobStatus(Value):
     starting: bool = False
     by: str = ""
     killed: str = ""
+    waits: bool = False
 
 
 LOOPBACK = "127.0.0.1"  # the address of a host that is this machine

@@ -269,6 +269,7 @@ def directives(plan: Plan) -> tuple[str, ...]:
     lines += [f"-l {resource}={amount}" for resource, amount in resources(request, wanted, gpu).items()]
     lines += [f"-q {word('partition', queue)}"] if queue is not None else []
     lines += [f"-P {word('account', account)}"] if account is not None else []
+    lines += [f"-hold_jid {','.join(plan.waits_for)}"] if plan.waits_for else []
     lines += [f"-{option} {value}" for option, value in words.mail(request, _MAIL, "M").items()]
     native = words.native(plan.spec)
     # -soft holds to the end of its line in a script, and to the end of all options on a command line
