@@ -10,6 +10,7 @@ from typing import Any
 
 from gridtf.errors import GridtfError, NotFoundError, RunDirError, SpecError
 from gridtf.jobspec.config import Configured, located
+from gridtf.jobspec.dependencies import KEYS
 from gridtf.jobspec.spec import JobSpec
 from gridtf.login import cleaning, submission
 from gridtf.login.job import Job, find
@@ -20,7 +21,7 @@ from gridtf.schedulers.api import Plan
 from gridtf.states import JobState
 
 # Scheduler -> what makes a job wait for one that gridtf has not started, or that is another user's.
-_FOREIGN = {"slurm": "--native=--dependency=afterok:{}", "sge": "--native='-hold_jid {}'"}
+_FOREIGN = {"slurm": "--native=--dependency={}:{}", "sge": "--native='-hold_jid {1}'"}
 _NATIVE = ("dependency", "hold_jid")
 _STEP = re.compile(r"\{steps\.([\w.+=-]+)\.([a-z_]+)\}")
 
@@ -57,18 +58,20 @@ def with_conditions(plan: Plan) -> Plan:
 def _job(key: str, word: str, plan: Plan) -> Job:
     """The job of a word, or the newest one that goes on with its results."""
     name = plan.scheduler.name
-    foreign = _FOREIGN.get(name, "").format(word)
+    word_of_slurm = next(word for word, other in KEYS.items() if other == key)
+    foreign = _FOREIGN.get(name, "").format(word_of_slurm, "{}")
     try:
         job = find(word)
         if not is_ours(job.run_dir):
-            hint = foreign.replace(word, job.id) or "its user can submit the job"
-            raise SpecError(key, f"job {word} belongs to user {owner(job.run_dir)}", hint=f"write {hint}")
+            hint = f"its own scheduler can wait for its end: {foreign.format(job.id)}" if foreign else ""
+            raise SpecError(key, f"job {word} belongs to user {owner(job.run_dir)}", hint=hint)
         if not read_record(job.run.submitted, recordtypes.Submitted, own=True):
             raise SpecError(key, f"{job.run_dir} is the run of no job that a scheduler knows")
         job = Job(continued(job.run))
         record = read_record(job.run.submitted, recordtypes.Submitted, own=True) or {}
     except NotFoundError as error:
-        hint = f"for a job without gridtf write {foreign}" if foreign and re.match(r"\d", word) else error.hint
+        hint = f"for a job without gridtf write {foreign.format(word)}"
+        hint = hint if foreign and re.match(r"\d", word) else error.hint
         raise SpecError(key, error.what, why=error.why, hint=hint) from None
     except RunDirError as error:
         raise SpecError(key, error.what, why=error.why, hint=error.hint) from None
