@@ -112,6 +112,11 @@ def test_removed_run_directory_ends_those_that_wait_for_it(here: Path) -> None:
     assert "does not exist any more" in str(view["reason"])
 
 
+def test_job_that_runs_here_waits_for_none(here: Path) -> None:
+    refused = call("run", "--quiet", "--after", "x", "--", "true", code=2).stderr
+    assert "--after: a job that runs here does not wait for others" in refused
+
+
 STEPS = """
 name = "digits"
 

@@ -114,7 +114,7 @@ def _look(run: RunDir, scheduler: Scheduler) -> _Seen:
         return _Seen(unknown=error.what)
     if queue.state in (JobState.PENDING, JobState.RUNNING):
         return _Seen(goes_on=identity.job_id)
-    if read_record(run.cancelled, recordtypes.Cancelled, own=True):
+    if read_record(run.cancelled, recordtypes.Cancelled, own=True) is not None:
         return _Seen(JobState.CANCELLED, sure=True)
     if queue.state == JobState.UNKNOWN and not queue.purged:
         return _Seen(unknown=queue.reason)
