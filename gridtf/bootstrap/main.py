@@ -38,13 +38,14 @@ if TYPE_CHECKING:
 
 SPEC = "GRIDTF_SPEC"
 REQUEST = "GRIDTF_REQUEST"
+NEVER = 75  # exit code of ``after``
 
 
 def main(argv: Sequence[str]) -> int:
     """Run one of gridtf-bootstrap.sh's functions.
 
     Args:
-        argv: ``run``, ``exec`` or ``join``, and its arguments.
+        argv: ``run``, ``exec``, ``after`` or ``join``, and its arguments.
 
     Returns:
         The exit code.
@@ -58,6 +59,8 @@ def main(argv: Sequence[str]) -> int:
         if verb == "exec":
             spec, run_dir, request = _rendered(os.environ)
             return launch(spec, {}, run_dir, os.environ, request)
+        if verb == "after":
+            return 0 if _may_start(os.environ) else NEVER
         if verb == "run":
             from gridtf.jobspec import config
 
@@ -75,6 +78,22 @@ def main(argv: Sequence[str]) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
+
+
+def _may_start(environ: MutableMapping[str, str]) -> bool:
+    """Whether the job of a rendered script may start, or will, by the ends of the jobs that it is to start after."""
+    from time import monotonic, sleep
+
+    from gridtf.bootstrap.judge.conditions import Conditions
+
+    spec, run_dir, _ = _rendered(environ)
+    name = spec.scheduler or schedulers.around_this_process(environ)
+    if run_dir is None:
+        return True
+    conditions = Conditions(RunDir(run_dir), spec, schedulers.get(name), monotonic)
+    while (now := conditions.look()).why and not now.ids:
+        sleep(conditions.pause)
+    return now.never is None
 
 
 def _rendered(environ: MutableMapping[str, str]) -> tuple[JobSpec, Path | None, Request | None]:

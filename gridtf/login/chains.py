@@ -66,7 +66,8 @@ def _job(key: str, word: str, plan: Plan) -> Job:
             hint = f"its own scheduler can wait for its end: {foreign.format(job.id)}" if foreign else ""
             raise SpecError(key, f"job {word} belongs to user {owner(job.run_dir)}", hint=hint)
         if not read_record(job.run.submitted, recordtypes.Submitted, own=True):
-            raise SpecError(key, f"{job.run_dir} is the run of no job that a scheduler knows")
+            hint = f"for a job without gridtf write {foreign.format(word)}" if foreign else ""
+            raise SpecError(key, f"{job.run_dir} has no record of a submission", hint=hint)
         job = Job(continued(job.run))
         record = read_record(job.run.submitted, recordtypes.Submitted, own=True) or {}
     except NotFoundError as error:

@@ -49,10 +49,10 @@ def ends(one: ClusterJob, state: str, code: int | None = None) -> str:
 @on_every_scheduler
 def test_jobs_start_when_others_have_ended_as_they_must(bed: Bed) -> None:
     good, bad = held(bed, "good"), held(bed, "bad")
-    after = job(bed, "after", "--after", f"good,{good.id}")
+    after = job(bed, "after", "--after", f"good,{good.id}", "--setup", "echo this is set up")
     both = job(bed, "both", "--after", "good", "--after-any", "bad")
     mends = job(bed, "mends", "--after-failed", "bad")
-    never = job(bed, "never", "--after", "bad")
+    never = job(bed, "never", "--after", "bad", "--setup", "echo this is set up")
     last = job(bed, "last", "--after", "never")
     after.until(lambda: good.run.attempts() and bad.run.attempts(), "the first two")
     view = after.status()
@@ -65,6 +65,7 @@ def test_jobs_start_when_others_have_ended_as_they_must(bed: Bed) -> None:
     ends(both, "COMPLETED")
     ends(mends, "COMPLETED")
     assert ends(never, "CANCELLED") == f"job bad ({bad.id}) is FAILED, and this one was to start after it had completed"
+    assert ("this is set up" in after.output, "this is set up" in never.output) == (True, False)
     assert f"job never ({never.id}) is CANCELLED" in ends(last, "CANCELLED")
     options = ("--scheduler", bed.kind, *ONE_HOST[bed.kind])
     refused = gridtf(bed, "submit", *options, "--after", "bad", "--", "true", check=False)

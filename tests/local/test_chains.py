@@ -50,9 +50,10 @@ def test_job_starts_when_the_others_have_completed(here: Path) -> None:
 
 def test_job_whose_condition_can_not_come_is_ended_and_says_so(here: Path) -> None:
     held = submit("--name", "held", *HELD)
-    after = submit("--name", "b", "--after", "held", *ENDS)
+    after = submit("--name", "b", "--after", "held", "--setup", "echo this is set up", *ENDS)
     last = submit("--name", "c", "--after", "b", *ENDS)
-    ends_anyhow = submit("--name", "d", "--after-any", "b", *ENDS)
+    ends_anyhow = submit("--name", "d", "--after-any", "b", "--setup", "echo this is set up", *ENDS)
+    logs = [RunDir(job["run_dir"]).log for job in (after, ends_anyhow)]
     mends = submit("--name", "e", "--after-failed", "held", *ENDS)
     never = submit("--name", "f", "--after-failed", "e", *ENDS)
     call("cancel", "held")
@@ -62,6 +63,7 @@ def test_job_whose_condition_can_not_come_is_ended_and_says_so(here: Path) -> No
     assert "gridtf resume" in str(view["hint"])
     assert f"job b ({after['job_id']}) is CANCELLED" in str(ended(last, "CANCELLED")["reason"])
     ended(ends_anyhow, "COMPLETED")
+    assert ["this is set up" in log.read_text() for log in logs] == [False, True]
     ended(mends, "COMPLETED")
     assert "is COMPLETED, and this one was to start after it had failed" in str(ended(never, "CANCELLED")["reason"])
     refused = call("submit", "--after", "b", *ENDS, code=2).stderr

@@ -241,9 +241,9 @@ def test_steps_share_the_snapshot_of_the_first(
     file()
     submit, given = submission.submit, []
 
-    def with_snapshot(*about: Any, origin: dict[str, Any]) -> Job:
+    def with_snapshot(spec: JobSpec, sources: Any, trusted: Any, origin: dict[str, Any]) -> Job:
         given.append(origin.get("snapshot"))
-        return submit(*about, origin={"snapshot": "/taken/now", **origin})
+        return submit(spec, sources, trusted, origin={"snapshot": "/taken/now", **origin})
 
     monkeypatch.setattr(submission, "submit", with_snapshot)
     assert main(["submit", "--quiet"]) == 0
