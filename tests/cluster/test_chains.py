@@ -7,8 +7,9 @@ import json
 from gridtf.run.rundir import RunDir
 from tests.support.beds import on_every_scheduler
 from tests.support.cluster import SHARED, Bed
-from tests.support.clusterfaults import no_process_left
+from tests.support.clusterfaults import admin, no_process_left
 from tests.support.clusterjobs import ClusterJob, gridtf
+from tests.support.jobs import until
 
 ONE_HOST = {"slurm": ("--nodes", "1"), "sge": ("--slots", "1", "--pe", "one")}
 FORBIDS = {"slurm": "--native=--no-requeue", "sge": "--native=-r n"}
@@ -103,8 +104,8 @@ def test_job_waits_for_the_one_that_goes_on_with_the_results(bed: Bed) -> None:
     assert f"it waits further, after train ({first.id})" in after.verdict()["reason"]
     after.until(lambda: stays.status()["reason"] == f"after train ({first.id}), in its allocation", "the other's wait")
     assert stays.status()["state"] == "PENDING"
-    after.until(lambda: "queued again" in after.status()["reason"], "that it is queued again")
-    assert after.status()["reason"].endswith(f"after train ({first.id}), other ({other.id})"), after.status()["reason"]
+    queued = f"queued again after attempt 1 ended CANCELLED; after train ({first.id}), other ({other.id})"
+    after.until(lambda: after.status()["reason"] == queued, "that it is queued again")
     let(bed, "train")
     ends(after, "COMPLETED")
     ends(stays, "COMPLETED")
@@ -126,10 +127,16 @@ def test_job_that_was_deleted_before_it_began(bed: Bed) -> None:
 
 def test_job_that_slurm_has_forgotten(accounting_slurm: Bed) -> None:
     bed = accounting_slurm  # after two seconds
-    first = job(bed, "first")
+    admin(bed, "sacctmgr", "-i", "add", "account", "chains")
+    admin(bed, "sacctmgr", "-i", "add", "user", "bob", "account=chains")
+    options = ("--scheduler", "slurm", "--nodes", "1", "--workers", "1", "--name", "first")
+    known = ("submit", *options, "--", "true")  # the account may be known late
+    until(lambda: gridtf(bed, *known, user="bob", check=False).returncode == 0, "that bob has an account")
+    first = ClusterJob(bed, *options, "--", "true", user="bob")
     ends(first, "COMPLETED")
-    first.until(lambda: bed.run("login", "squeue", "-j", first.id, check=False).returncode, "Slurm to forget it")
-    after = job(bed, "after", "--after", first.id)
+    queue = ("squeue", "-h", "-t", "all", "-o", "%i")
+    first.until(lambda: first.id not in bed.run("login", *queue).stdout.split(), "Slurm to forget it")
+    after = ClusterJob(bed, *options, "--after", first.id, "--", "true", user="bob")
     assert "--dependency" not in after.run.script.read_text()
     ends(after, "COMPLETED")
 
