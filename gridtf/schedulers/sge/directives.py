@@ -269,7 +269,8 @@ def directives(plan: Plan) -> tuple[str, ...]:
     lines += [f"-l {resource}={amount}" for resource, amount in resources(request, wanted, gpu).items()]
     lines += [f"-q {word('partition', queue)}"] if queue is not None else []
     lines += [f"-P {word('account', account)}"] if account is not None else []
-    lines += [f"-hold_jid {','.join(plan.waits_for)}"] if plan.waits_for else []
+    others = ",".join(job.partition(".")[0] for job in plan.waits_for)  # which takes no elements of an array
+    lines += [f"-hold_jid {others}"] if others else []
     lines += [f"-{option} {value}" for option, value in words.mail(request, _MAIL, "M").items()]
     native = words.native(plan.spec)
     # -soft holds to the end of its line in a script, and to the end of all options on a command line

@@ -93,7 +93,7 @@ def test_verdict_that_this_host_sees_late(tmp_path: Path) -> None:
 def test_doubt_begins_with_the_end_of_the_other(tmp_path: Path) -> None:
     job = Site(tmp_path)
     job.scheduler.states = [RUNNING]
-    assert job.look(1e5).ids == ("41",)
+    assert [job.look(1e5).ids for _ in range(2)] == [("41",)] * 2
     job.scheduler.states = [GONE]
     assert job.settled().never
 
