@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -23,6 +24,7 @@ from gridtf.states import JobState
 # Scheduler -> what makes a job wait for one that gridtf has not started, or that is another user's.
 _FOREIGN = {"slurm": "--native=--dependency={}:{}", "sge": "--native='-hold_jid {1}'"}
 _NATIVE = ("dependency", "hold_jid")
+_SHELL = ("setup", "host_setup", "on")  # lines for a shell
 _STEP = re.compile(r"\{steps\.([\w.+=-]+)\.([a-z_]+)\}")
 
 
@@ -58,8 +60,7 @@ def with_conditions(plan: Plan) -> Plan:
 def _job(key: str, word: str, plan: Plan) -> Job:
     """The job of a word, or the newest one that goes on with its results."""
     name = plan.scheduler.name
-    word_of_slurm = next(word for word, other in KEYS.items() if other == key)
-    foreign = _FOREIGN.get(name, "").format(word_of_slurm, "{}")
+    foreign = _FOREIGN.get(name, "").format(next(kind for kind, other in KEYS.items() if other == key), "{}")
     try:
         job = find(word)
         if not is_ours(job.run_dir):
@@ -165,29 +166,27 @@ def _filled(
                 raise SpecError(key, f"step {late} does not come before step {name}", hint="change their order")
             follows[key] = tuple(word for word in words if word in steps)
             more[key] = (*getattr(step.spec, key), *(word for word in words if word not in steps))
-        return _with_outputs(step.spec.replace(**more), outputs), follows
+        spec = JobSpec.from_dict(_with_outputs(step.spec.replace(**more).to_dict(), outputs))
+        return spec, follows
     except SpecError as error:
         raise located(error, step.sources) from None
 
 
-def _with_outputs(spec: JobSpec, outputs: Mapping[str, str]) -> JobSpec:
-    """Replace ``{steps.NAME.output_dir}`` in commands and variables."""
-
-    def filled(key: str, text: str) -> str:
-        for step, what in _STEP.findall(text):
-            if what != "output_dir" or step not in outputs:
-                known = ", ".join(f"{{steps.{name}.output_dir}}" for name in outputs) or "none, as in the first step"
-                raise SpecError(key, f"there is no {{steps.{step}.{what}}} before this step", hint=f"known: {known}")
-        return _STEP.sub(lambda match: outputs[match[1]], text)
-
-    def of(key: str, holder: Any) -> dict[str, Any]:
-        made: dict[str, Any] = {"env": {name: filled(f"{key}env.{name}", text) for name, text in holder.env.items()}}
-        if holder.command:
-            made["command"] = tuple(filled(f"{key}command", word) for word in holder.command)
-        return made
-
-    tasks = {name: table.replace(**of(f"tasks.{name}.", table)) for name, table in spec.tasks.items()}
-    return spec.replace(**of("", spec), tasks=tasks)
+def _with_outputs(value: Any, outputs: Mapping[str, str], key: str = "") -> Any:
+    """Replace ``{steps.NAME.output_dir}`` in all texts of a specification, as a dictionary. key: of the value in it."""
+    if isinstance(value, Mapping):
+        named = {name: f"{key}.{name}".lstrip(".") for name in value}
+        return {name: _with_outputs(item, outputs, named[name]) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_outputs(item, outputs, key) for item in value]
+    if not isinstance(value, str):
+        return value
+    for step, what in _STEP.findall(value):
+        if what != "output_dir" or step not in outputs:
+            known = ", ".join(f"{{steps.{name}.output_dir}}" for name in outputs) or "none, as in the first step"
+            raise SpecError(key, f"there is no {{steps.{step}.{what}}} before this step", hint=f"known: {known}")
+    quoted = shlex.quote if key in _SHELL else str
+    return _STEP.sub(lambda match: quoted(outputs[match[1]]), value)
 
 
 @contextlib.contextmanager

@@ -130,9 +130,10 @@ class JobRunner(Fields):
                     write_text(self.run_dir.waiting, "")
                 number = self.system.wait(conditions.pause)
                 told = number if processes.is_end(number) else None
-            self.run_dir.waiting.unlink(missing_ok=True)
-        except (GridtfError, LookupError, OSError) as error:
+        except (GridtfError, LookupError) as error:
             self.system.log(f"cannot wait for other jobs: {error}")
+        with contextlib.suppress(OSError):
+            self.run_dir.waiting.unlink(missing_ok=True)
         return told
 
     def _goes_on(self) -> bool:

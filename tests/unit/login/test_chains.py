@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,8 @@ time = "2m"
 after_any = ["train", "evaluate"]
 after = ["other"]
 env.MODEL = "{steps.train.output_dir}"
+params = {model = "{steps.train.output_dir}/model", lr = 0.1}
+setup = ["ls {steps.evaluate.output_dir}"]
 """
 
 
@@ -226,6 +229,8 @@ def test_steps_are_submitted_in_their_order(
     assert (evaluate.after, evaluate.after_any) == ((trained,), (other,))
     assert (export.after, export.after_any) == ((other,), (other, trained, evaluated))
     assert evaluate.command == ("python", "main.py", "--model", f"{runs[0].output}/model")
+    assert export.params == {"model": f"{runs[0].output}/model", "lr": 0.1}
+    assert export.setup == (f"ls {shlex.quote(str(runs[1].output))}",)
     assert export.env == {"A": "1", "B": "2", "MODEL": str(runs[0].output)}
     assert [record["origin"].get("chain") for record in records] == [None, trained, trained]
     assert [record["origin"]["step"] for record in records] == ["train", "evaluate", "export"]
@@ -267,6 +272,7 @@ def test_render_shows_each_step(file: Callable[[], None], capsys: Captured, roug
 @pytest.mark.parametrize(
     ("more", "says"),
     [
+        ('[steps.last]\nsetup = ["{steps.trian.output_dir}"]', "setup: there is no {steps.trian.output_dir}"),
         ('[steps.last]\nafter = ["later"]\n[steps.later]', "step later does not come before step last"),
         ('[steps.last]\nafter = ["last"]', "step last does not come before step last"),
         ('[steps.last]\nafter = ["nothing"]', "no job is called nothing"),
