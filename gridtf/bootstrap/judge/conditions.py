@@ -61,7 +61,9 @@ class Conditions:
         return min(_LONGEST_PAUSE, 1.0 + (self._clock() - self._begin) / 10)
 
     def look(self) -> Standing:
-        """Look at the other jobs."""
+        """Look at the other jobs. None is judged before all have ended: one that has saved may be continued until then,
+        as where a scheduler holds the job."""
+        never: Verdict | None = None
         waits: list[str] = []
         ids: list[str] = []
         for key, run in self._others:
@@ -77,10 +79,10 @@ class Conditions:
                 waits.append(word)
                 ids += filter(None, [seen.goes_on])
             elif seen.unknown:
-                return Standing(never=_never(word, f"cannot be judged ({seen.unknown})", key))
+                never = never or _never(word, f"cannot be judged ({seen.unknown})", key)
             elif key != "after_any" and (seen.state == JobState.COMPLETED) != (key == "after"):
-                return Standing(never=_never(word, f"is {seen.state}", key))
-        return Standing(f"after {some(waits)}" if waits else "", tuple(ids))
+                never = never or _never(word, f"is {seen.state}", key)
+        return Standing(f"after {some(waits)}", tuple(ids)) if waits else Standing(never=never)
 
 
 class _Seen(Value):

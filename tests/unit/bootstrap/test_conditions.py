@@ -146,6 +146,25 @@ def test_record_that_is_damaged(tmp_path: Path) -> None:
     assert "is damaged" in end.reason
 
 
+def test_job_that_has_saved_is_not_judged_before_the_others_have_ended(tmp_path: Path) -> None:
+    """Until then, it may be continued; it was to have completed."""
+    job = Site(tmp_path)
+    also = RunDir(tmp_path / "also")
+    also.path.mkdir()
+    also.submitted.write_text(json.dumps({"scheduler": "slurm", "job_id": "42"}))
+    spec = JobSpec(command=("true",), after=(str(job.other.path), str(also.path)))
+    conditions = Conditions(job.run, spec, job.scheduler, lambda: job.now)
+    job.ends("SAVED")
+    job.scheduler.states = [RUNNING]
+    for _ in range(3):
+        job.now += 1000
+        assert conditions.look() == Standing(f"after {also.path}", ("42",))
+    job.ends("COMPLETED", run=also)
+    end = conditions.look().never
+    assert end is not None
+    assert "is SAVED" in end.reason
+
+
 def test_array_has_completed_when_all_elements_have(tmp_path: Path) -> None:
     job = Site(tmp_path, elements=["1", "2"])
     parts = [RunDir(job.other.elements / name) for name in ("1", "2")]
