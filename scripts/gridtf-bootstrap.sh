@@ -64,6 +64,13 @@ gridtf_exec() {
     exec "$GRIDTF_PYTHON" -c "$_gridtf_code" exec
 }
 
+# gridtf_may_start: false where the jobs that a rendered script starts after have ended so that it can never start.
+gridtf_may_start() {
+    local code=0
+    "$GRIDTF_PYTHON" -c "$_gridtf_code" after || code=$?
+    [ "$code" != 75 ]
+}
+
 # gridtf_run [options] -- command ...: launch on all hosts, wait for the end, return the exit code. Traps forward
 # signals: bash itself would delay them until the launcher has ended.
 gridtf_run() {

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from gridtf.observe.state import AttemptView, HostView, JobView, TaskView
+from gridtf.observe.state import AttemptView, HostView, JobView, LinkView, TaskView
 from gridtf.values import Value
 
 _KINDS = {
@@ -18,7 +18,7 @@ _KINDS = {
     "bool": {"type": "boolean"},
     "None": {"type": "null"},
 }
-_VIEWS = {view.__name__: view for view in (TaskView, HostView, AttemptView)}
+_VIEWS = {view.__name__: view for view in (TaskView, HostView, AttemptView, LinkView)}
 
 
 def text(attributes: Callable[[type], dict[str, str]]) -> str:

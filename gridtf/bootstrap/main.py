@@ -19,6 +19,7 @@ from gridtf.jobspec.checks import need_parameters, need_program
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run import recordtypes
+from gridtf.run.following import CONDITIONS
 from gridtf.run.rundir import (
     BY_HAND,
     RUN_ROOT,
@@ -37,13 +38,14 @@ if TYPE_CHECKING:
 
 SPEC = "GRIDTF_SPEC"
 REQUEST = "GRIDTF_REQUEST"
+NEVER = 75  # exit code of ``after``
 
 
 def main(argv: Sequence[str]) -> int:
     """Run one of gridtf-bootstrap.sh's functions.
 
     Args:
-        argv: ``run``, ``exec`` or ``join``, and its arguments.
+        argv: ``run``, ``exec``, ``after`` or ``join``, and its arguments.
 
     Returns:
         The exit code.
@@ -57,6 +59,8 @@ def main(argv: Sequence[str]) -> int:
         if verb == "exec":
             spec, run_dir, request = _rendered(os.environ)
             return launch(spec, {}, run_dir, os.environ, request)
+        if verb == "after":
+            return 0 if _may_start(os.environ) else NEVER
         if verb == "run":
             from gridtf.jobspec import config
 
@@ -74,6 +78,22 @@ def main(argv: Sequence[str]) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
+
+
+def _may_start(environ: MutableMapping[str, str]) -> bool:
+    """Whether the job of a rendered script may start, or will, by the ends of the jobs that it is to start after."""
+    from time import monotonic, sleep
+
+    from gridtf.bootstrap.judge.conditions import Conditions
+
+    spec, run_dir, _ = _rendered(environ)
+    name = spec.scheduler or schedulers.around_this_process(environ)
+    if run_dir is None:
+        return True
+    conditions = Conditions(RunDir(run_dir), spec, schedulers.get(name), monotonic)
+    while (now := conditions.look()).why and not now.ids:
+        sleep(conditions.pause)
+    return now.never is None
 
 
 def _rendered(environ: MutableMapping[str, str]) -> tuple[JobSpec, Path | None, Request | None]:
@@ -123,6 +143,9 @@ def run(
         if spec.setup:
             hint = "run them first, in the shell or the script, and add --no-setup"
             raise SpecError("setup.1", "set-up lines are for jobs that gridtf submits", hint=hint)
+        if key := next((key for key in CONDITIONS if getattr(spec, key)), ""):
+            hint = "submit it with gridtf submit, or wait first: gridtf wait JOB"
+            raise SpecError(key, "a job that runs here does not wait for others", hint=hint)
     except SpecError as error:
         raise config.located(error, configured.sources) from None
     for note in precheck.notes(spec):

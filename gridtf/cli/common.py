@@ -188,12 +188,13 @@ def agreed(question: str, done: str, hint: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def configured(arguments: Namespace, use: Use | None = None) -> Configured:
+def configured(arguments: Namespace, use: Use | None = None, step: str = "") -> Configured:
     """Read the job of submit, run or render from all layers of configuration; print notes on it to stderr.
 
     Args:
         arguments: The parsed command line.
         use: What it is configured for; None: to submit it.
+        step: Which step of the job file it is, for those after the first, whose notes have been printed.
 
     Returns:
         The specification of the job, and where its values came from.
@@ -214,14 +215,31 @@ def configured(arguments: Namespace, use: Use | None = None) -> Configured:
         like = Like(jobs.find(arguments.like))
     job = schedulers.with_options(
         lambda table, complete: configure(
-            typed, os.environ, cwd, table, complete=complete, use=use or Use.SUBMIT, like=like.layer if like else None
+            *(typed, os.environ, cwd, table),
+            complete=complete,
+            use=use or Use.SUBMIT,
+            like=like.layer if like else None,
+            step=step,
         )
     )
     if like:
         job = job.replace(notes=(*job.notes, *like.notes), origin={"like": str(like.run_dir)})
-    for note in job.notes:
+    for note in () if step else job.notes:
         output.message(f"gridtf: {note}")
     return job
+
+
+def steps_of(arguments: Namespace, first: Configured) -> dict[str, Configured]:
+    """Read the steps of a job file.
+
+    Args:
+        arguments: The parsed command line.
+        first: The first of them, as configured returns it.
+
+    Returns:
+        Name -> step, in the order of the file; empty for a file without any.
+    """
+    return {name: first if name == first.steps[0] else configured(arguments, step=name) for name in first.steps}
 
 
 def since(text: str) -> float:

@@ -6,12 +6,12 @@ import json
 import os
 import shlex
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gridtf import schedulers
 from gridtf.cli import output
-from gridtf.cli.common import add_like, configured, new_parser
+from gridtf.cli.common import add_like, configured, new_parser, steps_of
 from gridtf.jobspec import config, precheck
 from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.options import Table
@@ -50,11 +50,13 @@ def parser(table: Table | None = None, **more: Any) -> Parser:
 
 def run(arguments: Namespace) -> int:
     given, swept = configured(arguments), None
+    about = getattr(arguments, "json", False), getattr(arguments, "defaults", False)
+    if given.steps:
+        return show_steps(steps_of(arguments, given), as_json=about[0], defaults=about[1])
     if given.sweep or hasattr(arguments, "at_once"):
         from gridtf.cli import sweep
 
         swept = sweep.of(given, arguments)
-    about = getattr(arguments, "json", False), getattr(arguments, "defaults", False)
     return show(given, swept, as_json=about[0], defaults=about[1])
 
 
@@ -70,17 +72,41 @@ def show(given: Configured, swept: Sweep | None = None, *, as_json: bool = False
     from gridtf.login import submission
 
     plan = submission.prepare(given.spec, given.sources, given.trusted, given.origin, swept)
+    about = _described(plan, as_json=as_json, defaults=defaults)
+    if as_json:
+        output.write(f"{json.dumps(about, indent=2)}\n")
+    return 0
+
+
+def show_steps(steps: Mapping[str, Configured], *, as_json: bool = False, defaults: bool = False) -> int:
+    """Print what the submission of a job file with steps would do.
+
+    Args:
+        steps: Name -> the step.
+        as_json: As for show, and so is ``defaults``.
+    """
+    from gridtf.login import chains
+
+    made = [_described(plan, as_json=as_json, defaults=defaults) for plan in chains.prepare(steps).values()]
+    if as_json:
+        output.write(f"{json.dumps(made, indent=2)}\n")
+    return 0
+
+
+def _described(plan: Plan, *, as_json: bool, defaults: bool) -> dict[str, Any]:
+    """What the submission of a job would do, as JSON values; printed unless that is wanted as JSON."""
+    from gridtf.login import submission
+
     script = submission.script(plan)
     command = submission.command(plan)
     copied = _copied(plan)
     if as_json:
-        output.write(f"{json.dumps({**_as_dict(plan, command, script), **copied}, indent=2)}\n")
-        return 0
+        return {**_as_dict(plan, command, script), **copied}
     notes = precheck.notes(plan.spec)
-    if swept is not None:
+    if plan.sweep is not None:
         from gridtf.jobspec.sweep import notes as of_sweep
 
-        notes = (*notes, *of_sweep(plan.spec, swept.rows))
+        notes = (*notes, *of_sweep(plan.spec, plan.sweep.rows))
     for note in notes:
         output.message(f"gridtf: {plain(note)}")
     output.message(_about(plan, command, copied, defaults=defaults))
@@ -88,7 +114,7 @@ def show(given: Configured, swept: Sweep | None = None, *, as_json: bool = False
         output.write("".join(f"{plain(line)}\n" for line in script.split("\n")[:-1]))
     else:
         output.write(output.raw(script))  # the same bytes as in submit's job.sh
-    return 0
+    return {}
 
 
 def _as_dict(plan: Plan, command: Sequence[str], script: str) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def job_table(jobs: Sequence[Row], width: int | None = None, *, why: bool = Fals
             "NAME": one.name,
             "JOB": one.job_id,
             "SCHEDULER": one.scheduler,
-            "STATE": one.state,
+            "STATE": f"{one.state} {one.after}".rstrip(),
             "TASKS": str(one.tasks or "-"),
             "STARTED": _moment(one.started) if one.started else "-",
             "RUN DIRECTORY": one.run_dir,
@@ -80,6 +80,7 @@ def job(view: JobView, now: float, width: int | None = None) -> str:
         "run directory": [f"{view.run_dir}"],
         "code": code_lines(view.code or {}),
         "attempts": _chain(view),
+        **_links(view),
     }
     lines = []
     for label, texts in rows.items():
@@ -196,6 +197,15 @@ def _chain(view: JobView) -> list[str]:
         if attempt.started is not None and attempt.ended is not None:
             after = f" after {duration(attempt.ended - attempt.started)}"
         lines.append(f"attempt {attempt.number} {attempt.state}{after}{why}")
+    return lines
+
+
+def _links(view: JobView) -> dict[str, list[str]]:
+    """The jobs that it starts after and the steps that it belongs to, a line each, by their label."""
+    labels = {"after": "after", "after_any": "after any", "after_failed": "after failed", "step": "steps"}
+    lines: dict[str, list[str]] = {}
+    for link in view.chain:
+        lines.setdefault(labels[link.kind], []).append(f"{link.name} ({link.job_id}) {link.state}")
     return lines
 
 

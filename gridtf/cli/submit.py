@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gridtf import schedulers
 from gridtf.cli import output
-from gridtf.cli.common import add_like, add_raw, configured, new_parser
+from gridtf.cli.common import add_like, add_raw, configured, new_parser, steps_of
 from gridtf.errors import UsageError
 from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.jobfile import JOB_FILE
@@ -19,6 +19,8 @@ from gridtf.jobspec.placeholders import MEANINGS, OF_A_JOB
 from gridtf.text import plain
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gridtf.jobspec.config import Configured
     from gridtf.login.job import Job
 
@@ -79,15 +81,13 @@ def add_submit_options(made: Parser) -> None:
 
 
 def run_submit(arguments: Namespace) -> int:
-    return carry_out(arguments, lambda: _one_job(arguments))
-
-
-def _one_job(arguments: Namespace) -> Configured:
     given = configured(arguments)
     if given.sweep:
         file = arguments.jobfile or JOB_FILE
         raise UsageError(f"{file} has a [sweep]: it is more than one job", hint=f"write: gridtf sweep {file}")
-    return given
+    if given.steps:
+        return _submit_steps(arguments, steps_of(arguments, given))
+    return carry_out(arguments, lambda: given)
 
 
 def carry_out(
@@ -150,6 +150,35 @@ def announced(job: Job, given: Configured | None, arguments: Namespace, *next_co
         commands = [f"gridtf {command} {name}" for command in next_commands]
         output.message(f"{'next':<15}" + f"\n{'':<15}".join(commands))
     return 0
+
+
+def _submit_steps(arguments: Namespace, steps: Mapping[str, Configured]) -> int:
+    """Submit the steps of a job file, and wait for each in their order where that is wanted."""
+    from gridtf.login import chains
+
+    if arguments.dry_run:
+        from gridtf.cli import render
+
+        return render.show_steps(steps)
+    jobs = list(chains.submit(steps).values())
+    for note in dict.fromkeys(note for job in jobs for note in job.notes):
+        output.message(f"gridtf: {plain(note)}")
+    waits = arguments.wait or arguments.follow
+    if arguments.json:
+        text = f"[{', '.join(map(as_json, jobs))}]"
+    else:
+        text = "\n".join(plain(job.id) if arguments.quiet else f"{described(job, job.scheduler)}\n" for job in jobs)
+    if not (arguments.quiet and waits):
+        (output.message if arguments.json and waits else output.result)(text.rstrip())
+    codes = []
+    for job in jobs if waits else ():
+        from gridtf.cli import follow, wait
+
+        if arguments.follow and not arguments.quiet:
+            codes.append(follow.follow(job, raw=arguments.raw))
+        else:
+            codes.append(wait.follow(job, as_json=arguments.json, quiet=arguments.quiet))
+    return next(filter(None, codes), 0)
 
 
 def _announce(job: Job, text: str, *, json: bool, aside: bool) -> None:

@@ -48,8 +48,8 @@ class Parser(argparse.ArgumentParser):
         Raises:
             UsageError: For an unknown option, a missing or superfluous argument or a bad value.
         """
-        words = _glued(argv)
         takes_job = self._takes_job
+        words = _glued(argv, conditions="--after" in self._metavars)
         if takes_job:
             self._refuse_misplaced(words, command)
         for word in words:
@@ -244,12 +244,21 @@ def split_command(argv: Sequence[str]) -> tuple[list[str], list[str] | None]:
     return words[:at], words[at + 1 :]
 
 
-def _glued(argv: Sequence[str]) -> list[str]:
+def _glued(argv: Sequence[str], *, conditions: bool) -> list[str]:
+    """The words, with each value that begins with a dash at its option. conditions: the conditions of schedulers for
+    the start of a job are translated as well."""
     glued: list[str] = []
     words = iter(argv)
     for word in words:
         if word.startswith("--mpi="):  # as srun has it
             word = word.replace("--mpi", "--mpi-type", 1)
+        if conditions and (word == "-hold_jid" or word.partition("=")[0] == "--dependency"):
+            from gridtf.jobspec.dependencies import of_slurm
+
+            jobs = word.partition("=")[2] or next(words, "")
+            found = {"after_any": jobs} if word == "-hold_jid" else of_slurm(jobs)
+            glued += [f"--{key.replace('_', '-')}={names}" for key, names in found.items()]
+            continue
         value = next(words, None) if word in _DASHED else None
         glued.append(word if value is None else f"{word}={value}")
     return glued

@@ -45,7 +45,8 @@ from gridtf.values import Value, fields
 
 SITE_FILE = "/etc/gridtf/config.toml"
 SITE_VARIABLE = "GRIDTF_SITE_CONFIG"
-_ENTRY, _TEMPLATE = ("entry",), ("template",)
+_ENTRY, _TEMPLATE, _NAME = ("entry",), ("template",), ("name",)
+_CONDITIONS = (("after",), ("after_any",), ("after_failed",))
 _SETUP, _SETUP_REPLACE = ("setup",), ("setup_replace",)
 UNREAD = f"{JOB_FILE} is not read, since the command line says what to run; to use it: gridtf submit {JOB_FILE} -- …"
 _ADDRESS, _INTERFACE = ("address",), ("interface",)
@@ -70,7 +71,9 @@ class Configured(Value):
         notes: Messages for the user, one line each.
         partitions: Partition or queue with a table of its own in the site's or the user's file -> its source.
         sweep: Key -> value of the job file's ``[sweep]``.
-        steps: The names of the job file's ``[steps]``, in its order.
+        steps: The names of the job file's ``[steps]``, in its order; the job is one of them.
+        follows: Condition of its start, such as ``after`` -> the steps and jobs that the table of the step names; for
+            a table without one, the step before it.
         max_sweep: The site's limit on the elements of a sweep; None: there is none.
         origin: What the job comes from, as in Plan.
     """
@@ -82,6 +85,7 @@ class Configured(Value):
     partitions: Mapping[str, str] = {}
     sweep: Mapping[str, Sourced] = {}
     steps: tuple[str, ...] = ()
+    follows: Mapping[str, tuple[str, ...]] = {}
     max_sweep: Limit | None = None
     origin: Mapping[str, str] = {}
 
@@ -152,6 +156,7 @@ def configure(
     complete: bool = True,
     use: Use = Use.SUBMIT,
     like: Callable[[JobSpec], Layer] | None = None,
+    step: str = "",
 ) -> Configured:
     """Merge all layers into a JobSpec.
 
@@ -164,6 +169,7 @@ def configure(
             user's file are left out, with a note.
         use: What the job is configured for.
         like: Makes a layer between the files and the variables, for the job that it is without it.
+        step: Which of the job file's steps it is; empty: the first, if there are any.
 
     Raises:
         UsageError: For an invalid value in any layer, naming its source.
@@ -190,9 +196,18 @@ def configure(
             # lowest precedence: any explicit chdir overrides the job file's folder
             general.insert(0, File({("chdir",): Sourced(str((cwd / jobfile).parent), f"the folder of {jobfile}")}))
     above = _with_parameters([*general, job], [reader.variables(), flags])
-    merged, keys = _merge_files(general, job, above), {option.key for option in table}
+    if job.steps and use is Use.HERE:
+        what = f"{jobfile} has [steps], and this runs one job"
+        raise UsageError(what, hint=f"gridtf submit {jobfile} submits a job for each")
+    if job.steps and job.sweep:
+        what = f"{jobfile} has [steps] and a [sweep], and a step is one job"
+        raise UsageError(what, hint="write the sweep in a file of its own")
+    step = step or next(iter(job.steps), "")
+    own, follows = _step(job.steps, step)
+    merged, keys = _merge_files(general, job, [own, *above]), {option.key for option in table}
     if like:
-        merged = _merge_files(general, job, [like(_configured(merged, keys, None, ()).spec), *above])
+        merged = _merge_files(general, job, [own, like(_configured(merged, keys, None, ()).spec), *above])
+    merged = _named(merged, step)
     trusted = None
     if job.owner is not None and merged.get(_TEMPLATE) is job.layer.get(_TEMPLATE):
         trusted = frozenset({job.owner})
@@ -200,7 +215,8 @@ def configure(
     tables = [table for file in general for table in file.partitions.items()]
     partitions = {name: next(iter(keys.values())).source for name, keys in tables if keys}
     most = next((file.limits[limits.MAX_SWEEP] for file in general if limits.MAX_SWEEP in file.limits), None)
-    made = made.replace(partitions=partitions, sweep=job.sweep, steps=tuple(job.steps), max_sweep=most)
+    parts = {"sweep": job.sweep, "steps": tuple(job.steps), "follows": follows, "max_sweep": most}
+    made = made.replace(partitions=partitions, **parts)
     if use is Use.SUBMIT:
         _check_limits(made, general)
     try:
@@ -354,6 +370,26 @@ def forbidden_by_site(name: str, environ: Mapping[str, str]) -> str:
 
 
 # --- layers ---------------------------------------------------------------------------------------------------
+
+
+def _step(steps: Mapping[str, Layer], name: str) -> tuple[Layer, dict[str, tuple[str, ...]]]:
+    """The values of a step, without the conditions of its start, which add to those of the file; and these. name:
+    empty: there are no steps."""
+    if not name:
+        return {}, {}
+    own = {key: value for key, value in steps[name].items() if key not in _CONDITIONS}
+    follows = {key[0]: _strings(key, steps[name]) for key in _CONDITIONS if key in steps[name]}
+    before = list(steps)[: list(steps).index(name)][-1:]
+    return own, follows or {_CONDITIONS[0][0]: tuple(before)}
+
+
+def _named(merged: Layer, step: str) -> Layer:
+    """The values of a job, with the name of the step that it is, if it is one."""
+    if not step:
+        return merged
+    name, place = merged.get(_NAME), f"[steps.{step}]"
+    called = Sourced(f"{name.value}-{step}", f"{name.source} and {place}") if name else Sourced(step, place)
+    return {**merged, _NAME: called}
 
 
 def _with_parameters(read: Sequence[File], above: Sequence[Layer]) -> list[Layer]:

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from gridtf.jobspec.dependencies import of_slurm
 from gridtf.jobspec.jobfile import toml_parser
 from gridtf.jobspec.options import KINDS, OPTIONS, PREFIX, Option, Table
 from gridtf.jobspec.spec import LISTS, JobSpec, container_path
@@ -117,6 +118,9 @@ def _of_scheduler(flag: str, value: Any) -> tuple[Setting, ...]:
     if word == "pe":
         name, _, slots = str(value or "").partition(" ")
         return ("pe", name or None, ""), ("slots", slots or None, "")
+    if word in ("dependency", "d", "hold_jid") and isinstance(value, str) and value:
+        found = {"after_any": value} if word == "hold_jid" else of_slurm(value)
+        return tuple((key, jobs, "") for key, jobs in found.items())
     if word == "l" and isinstance(value, str):
         return tuple(_resource(part) for part in value.split(","))
     if word == "h_rt":
@@ -383,7 +387,7 @@ def as_list(name: str, value: object) -> list[str]:
         except ValueError:  # an open quote
             words = [text]
         return (as_program(words) if name == "command" else None) or words
-    if name in ("serve", "exclude"):
+    if name in ("serve", "exclude", "after", "after_any", "after_failed"):
         return [word for word in re.split(r"[\s,]+", text) if word]
     return [line for line in text.splitlines() if line.strip()] or [text]
 

@@ -106,6 +106,8 @@ def load(jobfile: str | os.PathLike[str] = JOB_FILE, *, layers: bool = True) -> 
         made = schedulers.with_options(
             lambda table, complete: config.configure(typed, environ, here(), table, complete=complete, use=use)
         )
+    if made.steps:
+        raise UsageError(f"{os.fspath(jobfile)} has [steps], and is no single job", hint="gridtf submit takes it")
     return Layered(**_values(made.spec), trusted=made.trusted, notes=made.notes) if layers else made.spec
 
 

@@ -93,8 +93,7 @@ def choose(runs: Sequence[Found], choice: Choice, now: float) -> list[tuple[Foun
     fitting = [one for one in runs[choice.keep :] if _fits(one, choice, now)]
     chosen = {one.run: why_kept(one, keep_output=choice.keep_output) for one in fitting}
     staying = [one.view for one in runs if chosen.get(one.run, "kept")]
-    if not choice.keep_output:
-        chosen = {run: why or _used_by(run, staying) for run, why in chosen.items()}
+    chosen = {run: why or _used_by(run, staying, choice) for run, why in chosen.items()}
     return [(one, chosen[one.run]) for one in fitting]
 
 
@@ -124,8 +123,14 @@ def why_kept(one: Found, *, keep_output: bool) -> str:
     return "it is a job array, and the output of its elements is in it" if keep_output and one.array else ""
 
 
-def _used_by(run: RunDir, staying: Sequence[JobView]) -> str:
-    """Why a run directory stays in which another job that stays has its OUTPUT_DIR, as one that was resumed has."""
+def _used_by(run: RunDir, staying: Sequence[JobView], choice: Choice) -> str:
+    """Why a run directory stays in which another job that stays has its OUTPUT_DIR, as one that was resumed has, or
+    whose end another job waits for."""
+    waiting = [view.job_id for view in staying if str(run.path) in view.waits_for and not view.finished]
+    if waiting:
+        return f"job {waiting[0]} starts after it"
+    if choice.keep_output:
+        return ""
     users = [view.job_id for view in staying if view.run_dir != run.path and view.output_dir.is_relative_to(run.path)]
     return f"job {users[0]} has its output in it" if users else ""
 

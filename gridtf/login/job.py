@@ -15,9 +15,10 @@ from gridtf.jobspec.spec import JobSpec
 from gridtf.login.page import Page
 from gridtf.observe import addresses, history, jobs, logs, rows
 from gridtf.observe.jobs import read_submitted
-from gridtf.observe.state import JobView, output_dir
+from gridtf.observe.state import JobView
 from gridtf.observe.watch import Watch
 from gridtf.run import recordtypes, reduced, registry
+from gridtf.run.following import output_dir
 from gridtf.run.rundir import Record, RunDir, allowed, is_ours, owner, read_private, read_record, write_record
 from gridtf.schedulers import answers
 from gridtf.schedulers.api import JobIdentity

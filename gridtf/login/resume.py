@@ -13,10 +13,9 @@ from gridtf.login import submission
 from gridtf.login.job import Job
 from gridtf.observe.state import JobView
 from gridtf.run import recordtypes, registry
+from gridtf.run.following import CONDITIONS, RESUMED, TO, begun
 from gridtf.run.rundir import RunDir, is_ours, mark, owner, read_record
 from gridtf.states import JobState
-
-_TO = "run:"  # so that the link leads nowhere: who copies the results would follow it
 
 
 def resume(job: Job) -> Job:
@@ -47,6 +46,8 @@ def resume(job: Job) -> Job:
         raise GridtfError(f"the job in {job.run_dir} {what}: gridtf cannot resume it", hint=hint)
     need_unfinished(job.status())
     spec = again(JobSpec.from_dict(record["spec"]), job)
+    if begun(job.run):  # the jobs that it was to start after have ended
+        spec = spec.replace(**dict.fromkeys(CONDITIONS, ()))
     if not files.is_folder(job.output_dir):
         raise RunDirError(
             f"the folder with its results, {job.output_dir}, does not exist any more, or is closed to you"
@@ -83,9 +84,9 @@ def _claim(results: Path, new: Path) -> None:
         GridtfError: When another one has resumed this training, and has not ended or has completed.
     """
     for number in count(1):
-        if mark(path := results / f".gridtf-resumed-{number}", f"{_TO}{new}"):
+        if mark(path := results / RESUMED.format(number), f"{TO}{new}"):
             return
-        other = RunDir(str(path.readlink()).removeprefix(_TO))
+        other = RunDir(str(path.readlink()).removeprefix(TO))
         if other.path.is_dir() and other.path != new:  # a submission that was refused has left the name free
             _need_ended(Job(other))
 

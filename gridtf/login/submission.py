@@ -18,6 +18,7 @@ from gridtf.jobspec.checks import need_parameters, need_program, need_walltime
 from gridtf.jobspec.spec import JobSpec, container_path
 from gridtf.login import code
 from gridtf.run import registry
+from gridtf.run.following import CONDITIONS
 from gridtf.run.rundir import (
     RUN_ROOT,
     Record,
@@ -181,6 +182,11 @@ def prepare(
         origin=origin or {},
         sweep=sweep,
     )
+    if any(getattr(spec, key) for key in CONDITIONS):
+        from gridtf.login import chains
+
+        with _located(sources):
+            plan = chains.with_conditions(plan)
     return scheduler.login.with_site(plan)
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf.errors import RunDirError
-from gridtf.observe import steps
+from gridtf.observe import jobs, steps
 from gridtf.observe.codelines import code_of
-from gridtf.observe.state import AttemptView, JobView, TaskView
-from gridtf.run import recordtypes
-from gridtf.run.rundir import Attempt, RunDir, read_record
+from gridtf.observe.state import AttemptView, JobView, LinkView, TaskView
+from gridtf.run import following, recordtypes
+from gridtf.run.following import CONDITIONS
+from gridtf.run.rundir import Attempt, RunDir, read_private, read_record
 from gridtf.run.tail import last_lines
 from gridtf.states import JobState, TaskState
 from gridtf.values import as_dict
@@ -37,7 +38,8 @@ def detailed(view: JobView, now: float) -> JobView:
     ends = {task.name: last_lines(task.log, _TAIL) for task in read if task.log}
     tasks = tuple(_with_end(task, ends[task.name]) if task.name in ends else task for task in view.tasks)
     silent = _silence(run, view, [task.log for task in read if task.log])
-    return view.replace(tasks=tasks, attempts=attempts(view), unmoved=unmoved(view, silent, now), code=code_of(run))
+    more = {"unmoved": unmoved(view, silent, now), "code": code_of(run), "chain": _chain(run, view)}
+    return view.replace(tasks=tasks, attempts=attempts(view), **more)
 
 
 def attempts(view: JobView) -> tuple[AttemptView, ...]:
@@ -68,6 +70,20 @@ def unmoved(view: JobView, silent: float | None, now: float) -> float | None:
     since = min([silent, *(now - time for time in moved)])
     busy = any(task.sample and task.sample["cpu"] >= _BUSY for task in running)
     return since if running and since >= _STILL and not busy else None
+
+
+def _chain(run: RunDir, view: JobView) -> tuple[LinkView, ...]:
+    """The jobs that a job starts after, and the steps that it belongs to, with their states."""
+    job = read_private(run.job, recordtypes.Job) or {}
+    conditions = [(key, "", path) for key in CONDITIONS for path in job.get("spec", {}).get(key, ())]
+    steps = [("step", name, path) for name, path in following.steps(run, job).items()]
+    known = {str(run.path): view}
+    others = list(dict.fromkeys(path for _, _, path in (*conditions, *steps) if path not in known))
+    known |= zip(others, jobs.views([RunDir(path) for path in others]), strict=True)
+    return tuple(
+        LinkView(kind, name or known[path].name, known[path].job_id, known[path].state, known[path].run_dir)
+        for kind, name, path in (*conditions, *steps)
+    )
 
 
 def _times(records: Iterable[Mapping[str, Any] | None]) -> list[float]:

@@ -19,6 +19,8 @@ from gridtf.observe import jobs
 from gridtf.run import registry
 from gridtf.run.recordtypes import kind_of
 from gridtf.run.rundir import Record, RunDir, read_record, write_record
+from gridtf.states import JobState
+from gridtf.text import some
 from gridtf.values import Value, as_dict, of_dict
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class Row(Value):
 
     Attributes:
         tasks: How many tasks it has.
+        after: The names of the jobs that it waits for, as words; empty where it waits for none.
     """
 
     name: str
@@ -44,12 +47,16 @@ class Row(Value):
     tasks: int
     started: float | None
     run_dir: str
+    after: str = ""
 
 
 def row(view: JobView) -> Row:
     """The line of a job."""
     names = ("name", "job_id", "scheduler", "state", "reason", "started")
-    return Row(**{name: getattr(view, name) for name in names}, tasks=len(view.tasks), run_dir=str(view.run_dir))
+    others = [word.rpartition(" ")[0] for word in view.waits_for.values()]
+    after = f"after {some(others, most=2)}" if others and view.state == JobState.PENDING else ""
+    known = {name: getattr(view, name) for name in names}
+    return Row(**known, tasks=len(view.tasks), run_dir=str(view.run_dir), after=after)
 
 
 class Overview:

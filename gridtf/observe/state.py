@@ -10,6 +10,7 @@ from typing import Any
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.tasktypes import KINDS, TASK_TYPES
 from gridtf.run import registry
+from gridtf.run.following import WAITING, output_dir, waits_for
 from gridtf.run.recordtypes import tasks_of
 from gridtf.run.rundir import Record, RunDir
 from gridtf.schedulers.api import JobStatus
@@ -146,6 +147,24 @@ class AttemptView(Value):
     ended: float | None = None
 
 
+class LinkView(Value):
+    """A job that another one belongs to.
+
+    Attributes:
+        kind: "after", "after_any" or "after_failed": the other one starts after it; "step": both are steps of a file.
+        name: Its name; of a step, that of the step.
+        job_id: Its scheduler's id; empty when not known.
+        state: As that of a job.
+        run_dir: Its run directory.
+    """
+
+    kind: str
+    name: str
+    job_id: str
+    state: str
+    run_dir: Path
+
+
 class JobView(Value):
     """The state of a job.
 
@@ -180,6 +199,8 @@ class JobView(Value):
         code: What is known of the code that runs, as code.json has it (commit, branch, dirty, remote …), with
             ``snapshot``, the folder it runs in, and ``pythons``, what is installed for the Python of each task type;
             None where nothing is. ``gridtf status`` alone reads it.
+        waits_for: The jobs that it was to start after: run directory -> name and id.
+        chain: These jobs, and the steps of the job file that it is a step of; ``gridtf status`` alone reads them.
     """
 
     name: str
@@ -207,6 +228,8 @@ class JobView(Value):
     submitted: float | None = None
     params: Mapping[str, Any] = {}
     code: Mapping[str, Any] | None = None
+    waits_for: Mapping[str, str] = {}
+    chain: tuple[LinkView, ...] = ()
 
     @property
     def finished(self) -> bool:
@@ -245,21 +268,6 @@ class _Standing(Fields):
     unexplained: bool = False
 
 
-def output_dir(run: RunDir, job: Record | None) -> Path:
-    """The folder that the tasks of a job have as OUTPUT_DIR. Pure.
-
-    Args:
-        run: Its run directory.
-        job: Its job.json; None where only its owner may read it.
-
-    Returns:
-        That of the run directory, or the one that the job's ``env`` names; placeholders in it are not replaced.
-    """
-    spec = (job or {}).get("spec", {})
-    named = spec.get("env", {}).get("OUTPUT_DIR")
-    return Path(spec.get("chdir", run.path), named) if isinstance(named, str) and named else run.output
-
-
 def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -> JobView:
     """Decide the state of a job.
 
@@ -275,6 +283,12 @@ def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -
     """
     submitted, verdict = records.submitted or {}, records.verdict or {}
     planned: Record = (records.plan or {}).get("job", {})
+    others = waits_for(records.job)
+    if queue is not None and queue.waits and others:
+        queue = queue.replace(reason=f"after {some(list(others.values()))}")
+    launcher = records.launcher or {}
+    if queue is not None and queue.state == JobState.RUNNING and launcher.get("phase") == WAITING:
+        queue = queue.replace(state=JobState.PENDING, reason=f"{launcher.get('detail')}, in its allocation")
     standing = _standing(run, records, queue, now)
     over = standing.state in ENDED
     # a job that waits for its next start has no running tasks
@@ -303,6 +317,7 @@ def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -
         damaged=records.damaged,
         submitted=submitted.get("time") if registry.own_script(submitted) and not records.joined else None,
         params=(records.job or {}).get("spec", {}).get("params", {}),
+        waits_for=others,
     )
 
 

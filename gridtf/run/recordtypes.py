@@ -49,7 +49,10 @@ _Spec = {"heartbeat_timeout?": float, "kill_grace?": float}
 Job = {
     "spec?": {**_Spec, "chdir?": str, "env?": {str: object}, "params?": {str: object}},
     "sources?": {str: str},
-    "origin?": {"rerun_of?": str, "like?": str, "snapshot?": str},
+    "origin?": {
+        **dict.fromkeys(("rerun_of?", "like?", "snapshot?", "step?", "chain?"), str),
+        "waits_for?": {str: str},
+    },
 }
 # the commit of the code of a job, what differs from it, and whether the diff is whole (None: there is none)
 Code = {
@@ -78,6 +81,7 @@ Submitted = {
     "boot?": str,
     "ended?": str,
 }
+Steps = {"steps": {str: str}}  # of a job file: name -> run directory
 Cancelled = _Where
 Ended = {"exit": (int, None), "signal": (str, None), "told": (str, None), "error": (str, None)}
 

@@ -65,6 +65,8 @@ class RunDir:
         sweep: sweep.json: the parameters of each element of a sweep.
         result: result.json: how an element of a sweep has ended, in place of its attempts.
         archive: attempts.tar.gz: the attempts of that element.
+        waiting: waiting: there while a local job waits for others to end.
+        steps: steps.json: the jobs of a job file with steps, in the run directory of the first.
     """
 
     def __init__(self, path: str | Path, mine: tuple[str, str] | None = None) -> None:
@@ -83,6 +85,8 @@ class RunDir:
         self.sweep = self.path / "sweep.json"
         self.result = self.path / "result.json"
         self.archive = self.path / "attempts.tar.gz"
+        self.waiting = self.path / "waiting"
+        self.steps = self.path / "steps.json"
 
     def __repr__(self) -> str:
         return f"RunDir({str(self.path)!r})"

@@ -61,6 +61,7 @@ class Plan(Value):
         moved: A folder and its snapshot, in which the job runs; empty without one. The specification is that of a job
             in the snapshot then.
         sweep: The rows of parameters whose jobs are the elements of its array; None: it is one job.
+        waits_for: Ids of the jobs that have to end before it starts: the scheduler is asked for no more than that.
     """
 
     spec: JobSpec
@@ -76,6 +77,7 @@ class Plan(Value):
     origin: Mapping[str, Any] = {}
     moved: tuple[str, ...] = ()
     sweep: Sweep | None = None
+    waits_for: tuple[str, ...] = ()
 
 
 # in submitted.json as well, of no use to a scheduler; `name` is, for jobs of hand-written scripts
@@ -140,6 +142,7 @@ class JobStatus(Value):
         starting: A job that is RUNNING was handed to its host, which has not confirmed the start: it may be lost.
         by: Name of the user who cancelled it, where the reason says so.
         killed: What killed its script, where the reason says so: ``killed by SIGTERM``.
+        waits: A job that is PENDING waits for other jobs to end.
     """
 
     state: JobState
@@ -150,6 +153,7 @@ class JobStatus(Value):
     starting: bool = False
     by: str = ""
     killed: str = ""
+    waits: bool = False
 
 
 LOOPBACK = "127.0.0.1"  # the address of a host that is this machine

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from gridtf.errors import SchedulerError
 from gridtf.host.names import same_host
 from gridtf.schedulers.api import (
     AgentCall,
@@ -251,6 +252,21 @@ class InJob(ABC):
             SchedulerError: When the scheduler refuses, or does not answer.
         """
         return None
+
+    def start_after(self, environ: Mapping[str, str], jobs: Sequence[str]) -> int | None:
+        """Have this job started again, as the same job, once other jobs have ended.
+
+        Args:
+            environ: The job's environment.
+            jobs: Their ids.
+
+        Returns:
+            As start_again.
+
+        Raises:
+            SchedulerError: When the scheduler refuses, or does not answer.
+        """
+        raise SchedulerError(f"{self.scheduler.title} cannot let a job that has started wait for others")
 
     def parent_lost(self, parent: Parent) -> str:
         """Whether the scheduler cannot learn of the job's end any more, since the process that would report it is gone.

@@ -52,8 +52,8 @@ bootstrap.join: bootstrap.agent bootstrap.plan bootstrap.system bootstrap.unsubm
     jobspec run schedulers states text values
 bootstrap.elements: bootstrap.agent bootstrap.launcher bootstrap.system errors host jobspec run schedulers states
     values
-bootstrap.main: bootstrap.elements bootstrap.join bootstrap.launcher bootstrap.unsubmitted contract errors files host
-    jobspec run schedulers
+bootstrap.main: bootstrap.elements bootstrap.join bootstrap.judge bootstrap.launcher bootstrap.unsubmitted contract
+    errors files host jobspec run schedulers
 observe: errors host jobspec run schedulers states text values
 monitor: errors observe run states text values
 report: gridtf errors files jobspec observe resources run secrets states text values

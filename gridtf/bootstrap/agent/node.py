@@ -13,6 +13,7 @@ import signal
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from gridtf import files
 from gridtf.bootstrap.agent import local_dir
 from gridtf.bootstrap.agent.supervisor import Supervisor
 from gridtf.bootstrap.system import System
@@ -22,7 +23,7 @@ from gridtf.errors import GridtfError, RunDirError, UsageError
 from gridtf.host import processes
 from gridtf.host.processes import signal_name
 from gridtf.run import recordtypes
-from gridtf.run.rundir import Record, RunDir, listdir, open_log, read_record, write_record
+from gridtf.run.rundir import Record, RunDir, listdir, open_log, read_record, write_record, write_text
 from gridtf.schedulers.agents import ELEMENT, RUNNER_PID, ForkedAgent, fork_agent
 from gridtf.states import AGAIN_CODE
 from gridtf.values import Fields
@@ -40,24 +41,25 @@ def run_job(arguments: Sequence[str]) -> int:
     """Run the script of a local job, forward signals that end it, leave no process behind and record how it ended.
 
     Args:
-        arguments: ``RUN_DIR KILL_GRACE WALLTIME``, and of a sweep ``LAST STEP AT_ONCE``: its elements are 1, 1 + STEP,
-            … up to LAST, of which so many run at once. Grace and walltime are in seconds; 0 for no walltime. The script
-            is a regular file, this process's standard input.
+        arguments: ``RUN_DIR KILL_GRACE WALLTIME AFTER``, and of a sweep ``LAST STEP AT_ONCE``: its elements are 1,
+            1 + STEP, … up to LAST, of which so many run at once. Grace and walltime are in seconds; 0 for no walltime.
+            AFTER is 1 for a job that waits for others, else 0. The script is a regular file, this process's standard
+            input.
 
     Returns:
         The exit code of this process, always 0; the script's is in ended.json.
     """
-    path, kill_grace, walltime, *sweep = arguments
+    path, kill_grace, walltime, after, *sweep = arguments
     processes.block_signals()
     processes.become_subreaper()
     os.environ.pop(ELEMENT, None)  # of the sweep whose task has submitted this job
     # not by its path in the run directory, where another user may put another script
     script = os.dup(_STDIN)
-    run, about = RunDir(path), (["bash", f"/dev/fd/{script}"], int(walltime), [script])
+    run, about, system = RunDir(path), (["bash", f"/dev/fd/{script}"], int(walltime), [script]), System()
+    runner = JobRunner(run, float(kill_grace), system, after == "1")
     if not sweep:
-        JobRunner(run, float(kill_grace), System()).run(*about)
+        runner.run(*about)
         return 0
-    system = System()
     job, (last, step, at_once) = f"{system.pid}.{system.host}", map(int, sweep)
 
     def element(number: int) -> int:
@@ -70,7 +72,9 @@ def run_job(arguments: Sequence[str]) -> int:
         JobRunner(own, float(kill_grace), System(environ)).run(*about)
         return 0
 
-    told = fork_each([partial(element, number) for number in range(1, last + 1, step)], at_once, system)[1]
+    told = runner.wait_for_others()
+    if not told:
+        told = fork_each([partial(element, number) for number in range(1, last + 1, step)], at_once, system)[1]
     Supervisor([], system).tear_down(float(kill_grace), lambda: None)
     end: Record = {"exit": 0, "signal": None, "told": signal_name(told) if told else None, "error": None}
     write_record(run.ended, end)
@@ -134,11 +138,13 @@ class JobRunner(Fields):
         run_dir: The run directory.
         grace: Seconds between SIGTERM and SIGKILL.
         system: This host.
+        after: Whether the script starts after other jobs, which job.json names.
     """
 
     run_dir: RunDir
     grace: float
     system: System
+    after: bool = False
 
     def run(self, command: Sequence[str], walltime: int, keep: Sequence[int] = ()) -> None:
         """Run the script, again where its launcher asks for that, then write ended.json.
@@ -160,6 +166,8 @@ class JobRunner(Fields):
     def _run_once(self, command: Sequence[str], walltime: int, keep: Sequence[int]) -> Record:
         """Run the script once. Returns how it has ended, for ended.json."""
         end: Record = {"exit": None, "signal": None, "told": None, "error": None}
+        if told := self.wait_for_others():
+            return {**end, "told": signal_name(told)}
         env = {**self.system.environ, RUNNER_PID: str(self.system.pid)}
         try:
             # The alarm outlives exec: it ends set-up lines that hang, and reaches the launcher after them.
@@ -177,6 +185,33 @@ class JobRunner(Fields):
         end["exit" if code >= 0 else "signal"] = code if code >= 0 else signal_name(-code)
         end["told"] = signal_name(received) if received else None
         return end
+
+    def wait_for_others(self) -> int | None:
+        """Wait until the jobs have ended that this one starts after. Returns the signal that ends it meanwhile.
+
+        The script is started as well where it can never start: its launcher says so.
+        """
+        if not self.after:
+            return None
+        from gridtf import schedulers
+        from gridtf.bootstrap.judge.conditions import Conditions
+        from gridtf.jobspec.spec import JobSpec
+
+        told = None
+        try:
+            record = read_record(self.run_dir.job, recordtypes.Job, own=True) or {}
+            spec = JobSpec.from_dict(record["spec"])
+            conditions = Conditions(self.run_dir, spec, schedulers.get("local"), self.system.monotonic)
+            while told is None and conditions.look().why:
+                if not files.exists(self.run_dir.waiting):  # the job has been started before
+                    write_text(self.run_dir.waiting, "")
+                number = self.system.wait(conditions.pause)
+                told = number if processes.is_end(number) else None
+        except (GridtfError, LookupError) as error:
+            self.system.log(f"cannot wait for other jobs: {error}")
+        with contextlib.suppress(OSError):
+            self.run_dir.waiting.unlink(missing_ok=True)
+        return told
 
     def _goes_on(self) -> bool:
         """Whether the launcher has ended so that the script shall be started again: a script may have any exit code."""

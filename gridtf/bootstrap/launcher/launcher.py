@@ -29,6 +29,7 @@ from gridtf.host import processes
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run import recordtypes
+from gridtf.run.following import CONDITIONS, WAITING
 from gridtf.run.rundir import Attempt, RunDir, make_folder, may_pass, read_record, write_record
 from gridtf.schedulers.api import LOOPBACK, AgentCall, Allocation, Scheduler
 from gridtf.states import JobState
@@ -127,6 +128,7 @@ class Launcher(Fields):
         self.ending = Ending(job, self.reporter, self.hosts, self.contact)
         self._watch: Watch | None = None
         self._told = False  # the verdict, to the log and the events
+        self._others: tuple[str, ...] = ()  # the jobs that this one waits for, before its scheduler starts it again
         self._history = self.following.history if self.following else None  # None before the allocation is known
 
     def execute(self) -> Verdict:
@@ -237,7 +239,7 @@ class Launcher(Fields):
         self.listener.close()
         if orphaned:
             self.ending.cancel()
-        elif end.state == JobState.SAVED and end.again:
+        elif end.again and (end.state == JobState.SAVED or self._others):
             return self._start_again(end)
         return end.exit_code
 
@@ -271,8 +273,10 @@ class Launcher(Fields):
 
     def _start_again(self, end: Verdict) -> int:
         """Have the scheduler start this job again; it may end this process at once. Returns the exit code."""
+        injob, environ = self.job.scheduler.injob, self.job.system.environ
         try:
-            return self.job.scheduler.injob.start_again(self.job.system.environ) or end.exit_code
+            code = injob.start_after(environ, self._others) if self._others else injob.start_again(environ)
+            return code or end.exit_code
         except GridtfError as error:
             from gridtf.bootstrap.judge import walltime
 
@@ -295,6 +299,8 @@ class Launcher(Fields):
         self.reporter.record()
         if self.attempt.number == 1:
             self._note_queued()
+        if (end := self._wait_for_others()) is not None:
+            return end
         allocation = self._allocate()
         self.reporter.note("allocated", hosts=[host.name for host in allocation.hosts])
         others = any(host.address != LOOPBACK for host in allocation.hosts[1:])
@@ -340,6 +346,25 @@ class Launcher(Fields):
         if pythons:
             text = json.dumps({"nonce": self.nonce, "pythons": pythons}, indent=1)
             self.recorder.write(self.attempt.packages, f"{text}\n")
+
+    def _wait_for_others(self) -> Verdict | None:
+        """Wait until this job may start. Returns its verdict where that can never be, or not yet in this allocation."""
+        job = self.job
+        if not any(getattr(job.spec, key) for key in CONDITIONS):
+            return None
+        from gridtf.bootstrap.judge.conditions import Conditions
+
+        conditions, told = Conditions(job.run, job.spec, job.scheduler, job.system.monotonic), ""
+        while (now := conditions.look()).why:
+            if now.ids and not job.scheduler.injob.why_not_again(job.system.environ):
+                self._others = now.ids
+                return Verdict(JobState.CANCELLED, f"started too early: it waits further, {now.why}", again=True)
+            if told != now.why:
+                job.system.log(f"waiting, {now.why}")
+                told = now.why
+            self.reporter.report(WAITING, now.why)
+            self._pause(conditions.pause)
+        return now.never
 
     def _note_queued(self) -> None:
         """Note when the job was submitted, by the clock of the host where that was done."""

@@ -104,6 +104,9 @@ class LocalInJob(InJob):
     def start_again(self, environ: Mapping[str, str]) -> int | None:
         return AGAIN_CODE
 
+    def start_after(self, environ: Mapping[str, str], jobs: Sequence[str]) -> int | None:
+        return AGAIN_CODE  # the job runner waits for them
+
     def suspended(self, environ: Mapping[str, str]) -> bool:
         # the launcher, by Ctrl-Z in its terminal; a job that was submitted has no terminal
         launcher = os.getppid()

@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gridtf import files
 from gridtf.errors import PlacementError, RunDirError, SchedulerError, SpecError
 from gridtf.files import unnamed
 from gridtf.host import gpus, procfs
 from gridtf.host.processes import killed_by, signal_all
 from gridtf.run import recordtypes
-from gridtf.run.rundir import Record, RunDir, open_log, read_record
+from gridtf.run.rundir import Record, RunDir, open_log, read_record, write_text
 from gridtf.schedulers.api import JobIdentity, JobStatus, Plan, SubmitResult
 from gridtf.schedulers.local.machine import candidates, gpu_count, identity, one_worker, slots
 from gridtf.schedulers.login import Login
@@ -103,13 +104,15 @@ class LocalLogin(Login):
 
         run, spec = RunDir(plan.run_dir), plan.spec
         code = _RUNNER.format(root=str(Path(__file__).parents[3]))
-        words = [str(run.path), str(spec.kill_grace), str(spec.walltime or 0)]
+        words = [str(run.path), str(spec.kill_grace), str(spec.walltime or 0), str(int(bool(plan.waits_for)))]
         if plan.request.at_once:
             words += map(str, (len(plan.request.elements), plan.request.pack, plan.request.at_once))
         try:
             script = unnamed(plan.script)
         except OSError as error:
             raise SchedulerError(f"cannot write a temporary file: {error.strerror}") from None
+        if plan.waits_for:  # until its job runner has found that it may start
+            write_text(run.waiting, "")
         try:
             with script, open_log(run.log) as log:
                 runner = subprocess.Popen(
@@ -165,7 +168,8 @@ def _status(job: JobIdentity) -> JobStatus:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)  # it is a child of this process if this process has submitted it
     if procfs.lives(_process(job)):
-        return JobStatus(JobState.RUNNING)
+        waits = ended is not None and files.exists(RunDir(Path(ended).parent).waiting)
+        return JobStatus(JobState.PENDING if waits else JobState.RUNNING, waits=waits)
     if job.details.get("boot") == procfs.boot_id() and ended:
         try:
             end = read_record(Path(ended), recordtypes.Ended)

@@ -269,6 +269,8 @@ def directives(plan: Plan) -> tuple[str, ...]:
     lines += [f"-l {resource}={amount}" for resource, amount in resources(request, wanted, gpu).items()]
     lines += [f"-q {word('partition', queue)}"] if queue is not None else []
     lines += [f"-P {word('account', account)}"] if account is not None else []
+    others = ",".join(job.partition(".")[0] for job in plan.waits_for)  # which takes no elements of an array
+    lines += [f"-hold_jid {others}"] if others else []
     lines += [f"-{option} {value}" for option, value in words.mail(request, _MAIL, "M").items()]
     lines += [f"-t {request.array}", f"-tc {request.at_once}"] if request.at_once else []
     native = words.native(plan.spec)

@@ -33,7 +33,7 @@ from gridtf.schedulers.api import (
 )
 from gridtf.schedulers.injob import BatchInJob
 from gridtf.schedulers.sge import query
-from gridtf.schedulers.sge.commands import locate
+from gridtf.schedulers.sge.commands import locate, sge
 from gridtf.schedulers.sge.directives import slots_in_job
 from gridtf.schedulers.sge.query import PER_HOST, PER_JOB, PER_SLOT, ResourceRequest
 from gridtf.states import AGAIN_CODE, JobState
@@ -623,6 +623,13 @@ class GridEngineInJob(BatchInJob):
     def variables_of_host(self, request: Request) -> re.Pattern[str] | None:
         variable = request.options.get("gpu_variable")
         return re.compile(f"{self.host_variables.pattern}|{variable}") if variable else self.host_variables
+
+    def start_after(self, environ: Mapping[str, str], jobs: Sequence[str]) -> int | None:
+        numbers = ",".join(job.partition(".")[0] for job in jobs)
+        answer = sge.run(["qalter", "-hold_jid", numbers, environ["JOB_ID"]], limit=sge.query_limit)
+        if answer.code:
+            raise SchedulerError(f"Grid Engine does not let it wait: {sge.message(answer)}")
+        return self.start_again(environ)
 
     def start_again(self, environ: Mapping[str, str]) -> int | None:
         return AGAIN_CODE

@@ -266,7 +266,8 @@ def _of_row(row: Row, detail: Detail, element: str, now: float) -> JobStatus:
         return JobStatus(state, f"in error ({row.state}): {why or 'see qstat -j'}; qmod -cj {row.number} clears it")
     if state == JobState.PENDING and words in ("", "held"):
         words = why_pending(row, detail, now)
-    return JobStatus(state, words, starting="t" in row.state)
+    waits = state == JobState.PENDING and bool(detail.after)
+    return JobStatus(state, words, starting="t" in row.state, waits=waits)
 
 
 def why_pending(row: Row, detail: Detail, now: float) -> str:

@@ -406,6 +406,17 @@ class SlurmInJob(InJob):
             raise SchedulerError(f"Slurm does not requeue it: {slurm.message(answer)}")
         return None
 
+    def start_after(self, environ: Mapping[str, str], jobs: Sequence[str]) -> int | None:
+        again = self.start_again(environ)
+        # this script has the time for it until Slurm kills it, and the job is not eligible before that
+        depends = f"Dependency=afterany:{':'.join(jobs)}"
+        answer = slurm.run(
+            ["scontrol", "update", f"JobId={self.identity(environ).job_id}", depends], limit=slurm.query_limit
+        )
+        if answer.code:
+            raise SchedulerError(f"Slurm does not let it wait: {slurm.message(answer)}")
+        return again
+
     def parent_lost(self, parent: Parent) -> str:
         if parent.name != _STEPD:
             return ""

@@ -224,7 +224,8 @@ def _status(job_id: str, by_id: Mapping[str, list[Row]]) -> JobStatus | None:
 def _of_row(row: Row) -> JobStatus:
     state, words = parse_state(row.state)
     if state == JobState.PENDING:
-        return JobStatus(state, words or why_pending(row.reason), expected=parse_moment(row.start))
+        waits = row.reason.strip("() ").startswith("Dependency")
+        return JobStatus(state, words or why_pending(row.reason), expected=parse_moment(row.start), waits=waits)
     if row.state == "COMPLETING":
         # without the exit code, which comes later, a killed script looks like one that was never started
         why = why_ended(row.reason) if row.reason != LAUNCH_FAILURE else ""

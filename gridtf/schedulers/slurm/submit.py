@@ -71,6 +71,8 @@ def directives(plan: Plan) -> tuple[str, ...]:
         lines.append("--no-kill")  # a node that is lost does not end the job
     if spec.continuations:
         lines.append("--requeue")  # also where the site's default is JobRequeue=0
+    if plan.waits_for:  # how they end is gridtf's to judge
+        lines.append(f"--dependency=afterany:{':'.join(plan.waits_for)}")
     lines += [f"--{option}={value}" for option, value in mail(request, _MAIL, "mail-user").items()]
     lines += [f"--array={request.array}%{request.at_once}"] if request.at_once else []
     lines += native(spec)

@@ -51,7 +51,7 @@ def test_no_word_stands_in_two_rows() -> None:
         ("--requeue", None, "--native=--requeue"),
         ("-l", "h_rt=3600", "--time 01:00:00"),
         ("-l", "arch=lx-amd64,mem_free=1G", "--native='-l arch=lx-amd64' --native='-l mem_free=1G'"),
-        ("-d", "afterok:3", "--native=--dependency=afterok:3"),
+        ("-d", "afterok:3", "--after 3"),
         ("--export", "A=1,B", "--env A=1 --env B"),
         ("--modules", "cuda", "--setup 'module load cuda'"),
         ("--workdir", "a b", "--chdir 'a b'"),

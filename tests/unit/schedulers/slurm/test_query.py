@@ -83,7 +83,8 @@ SQUEUE = """\
 )
 def test_statuses_of_squeue_rows(job_id: str, state: JobState, reason: str) -> None:
     found = statuses([job_id], parse_squeue(SQUEUE))
-    assert found == {job_id: JobStatus(state, reason, expected=found[job_id].expected)}
+    waits = "(Dependency)" in reason
+    assert found == {job_id: JobStatus(state, reason, expected=found[job_id].expected, waits=waits)}
 
 
 @pytest.mark.parametrize(("job_id", "start"), [("57", "2027-11-21T11:08:18"), ("59", None), ("60", None)])
