@@ -119,7 +119,7 @@ def _sides(run: RunDir, material: Material, masker: Masker, now: float) -> dict[
         "specification": rest if material.spec else None,
         "code": _plain(said, masker),
         "packages": _plain(packages, masker) if (packages := _packages(run)) else None,
-        "programs": _plain(dict(figures.versions(material)), masker),
+        "programs": _plain({name: text for name, text in figures.versions(material) if name != figures.CODE}, masker),
         "hosts": _plain({"hosts": some(hosts, most=64), "tasks": len(material.tasks), "GPUs": gpus}, masker),
         "outcome": _plain(outcome, masker),
         "values": _plain(values, masker),

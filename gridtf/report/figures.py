@@ -113,10 +113,13 @@ def requested(material: Material) -> list[Line]:
     return resources.lines(material.request, material.usage, material.attempts, finished=finished)
 
 
+CODE = "Code"
+
+
 def versions(material: Material) -> list[tuple[str, str]]:
     """(program, version) of what took part, as far as it is known."""
     rows = [("gridtf that submitted the job", str(material.job["gridtf"]))] if "gridtf" in material.job else []
-    rows += [("Code", line) for line in code_lines(material.code)]
+    rows += [(CODE, line) for line in code_lines(material.code)]
     last = material.told[-1] if material.told else None
     found: dict[str, dict[str, list[str]]] = {}
     for host, record in (last.hosts if last else {}).items():

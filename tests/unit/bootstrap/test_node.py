@@ -293,7 +293,7 @@ def test_bash_reads_a_job_s_script_from_a_descriptor_of_its_own(
     monkeypatch.setattr(JobRunner, "run", lambda _, command, walltime, keep: started.append((command, keep)))
     for name in ("block_signals", "become_subreaper"):
         monkeypatch.setattr(f"gridtf.host.processes.{name}", lambda: None)
-    assert run_job([str(tmp_path), "5", "0"]) == 0
+    assert run_job([str(tmp_path), "5", "0", "0"]) == 0
     ((command, (script,)),) = started
     assert command == ["bash", f"/dev/fd/{script}"]
     os.close(script)
