@@ -58,6 +58,7 @@ class RunDir:
         submitted: submitted.json: the scheduler's id of the job, and the user who submitted it.
         cancelled: cancelled.json: the user who cancelled the job.
         ended: ended.json: how the script of a local job ended.
+        hooks_log: hooks.log: what the commands have printed that a job runs at its events.
         output: The folder that tasks share for checkpoints and exports.
         elements: A folder with a run directory for each element of a job array.
     """
@@ -71,6 +72,7 @@ class RunDir:
         self.submitted = self.path / "submitted.json"
         self.cancelled = self.path / "cancelled.json"
         self.ended = self.path / "ended.json"
+        self.hooks_log = self.path / "hooks.log"
         self.output = self.path / "output"
         self.elements = self.path / "array"
 
