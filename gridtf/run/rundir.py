@@ -173,6 +173,7 @@ class Attempt:
         log_times: logtimes.jsonl: when the logs of the tasks had which length.
         logs: A folder with the log of each task.
         agents_log: Output of the agents.
+        host_setup: A folder with what the set-up lines of each host have printed.
         mpi: A folder with what mpirun reads, and with what it and its daemons print, for each host.
         listener: listener.json: where the launcher listens, and the secret that its agents share with it.
         stop: stop.json: why the launcher has all agents end their tasks.
@@ -196,6 +197,7 @@ class Attempt:
         self.logs = self.path / "logs"
         self.agents_log = self.path / "agents.log"
         self.mpi = self.path / "mpi"
+        self.host_setup = self.path / "host_setup"
         self.listener = self.path / "listener.json"
         self.stop = self.path / "stop.json"
         self.stacks_request = self.path / f"stacks{REQUEST}"
