@@ -253,8 +253,8 @@ class Launcher(Fields):
         return end.exit_code
 
     def _finish(self, end: Verdict) -> None:
-        """Tell the commands of the job's events of its end, if this is it."""
-        if self.trackers is not None and not end.next and not end.again:
+        """Have the commands of the job's events run before this process ends."""
+        if self.trackers is not None and not end.next:
             self.trackers.finish(end, self.reporter)
 
     def _write(self, end: Verdict) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 START, FIRST_STEP, FAILURE, END = "start", "first_step", "failure", "end"
 LIMIT = 60.0  # seconds for a command, and for all that are left when the job has ended
-HURRIED = 10.0  # seconds for all that are left when a signal or the walltime has ended the job
+HURRIED = 10.0  # seconds for all that are left when a signal or the walltime has ended the job, or it goes on
 _VERSION = 1  # of the record; names are only added to it
 _LOOK = 0.5  # seconds between two looks for the start of the tasks and their first step
 _GRACE = 2.0  # seconds from SIGTERM to SIGKILL
@@ -139,18 +139,19 @@ class Trackers:
         self._next = []
 
     def finish(self, end: Verdict, reporter: Reporter) -> None:
-        """The job has ended: run what is left, for a limited time, and leave no process.
+        """The job has ended, or is started again: run what is left, for a limited time, and leave no process.
 
         Args:
             end: How.
             reporter: What users are told.
         """
-        self.add(END, reporter, end)
+        if not end.again:
+            self.add(END, reporter, end)
         system = self._job.system
         begin, limit = system.monotonic(), LIMIT
         if reporter.ends is not None:
             limit = min(LIMIT, max(HURRIED, reporter.ends - system.time()))
-        if end.state in (JobState.CANCELLED, JobState.TIMEOUT, JobState.PREEMPTED):
+        if end.again or end.state in (JobState.CANCELLED, JobState.TIMEOUT, JobState.PREEMPTED):
             limit = HURRIED
         self._deadline = begin + limit
         self._until = min(self._until, begin + limit / (1 + len(self._waiting)))
