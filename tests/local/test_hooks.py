@@ -142,11 +142,8 @@ def test_cancelled_job_tells_its_end(told: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("who", ["launcher", "runner of the hooks"])
 def test_nothing_is_left_when_a_process_of_gridtf_is_killed(told: Any, tmp_path: Path, who: str) -> None:
     (tmp_path / "wait").touch()
-    job = told(
-        on=[
-            "test $GRIDTF_EVENT = start || exit 0; (setsid sleep 1000 & echo $! > daemon); echo $PPID > helper; exec sleep 1000"
-        ]
-    )
+    hangs = "(setsid sleep 1000 & echo $! > daemon); echo $PPID > helper; exec sleep 1000"
+    job = told(on=[f"test $GRIDTF_EVENT = start || exit 0; {hangs}"])
     daemon, helper = job.written("daemon"), job.written("helper")
     os.kill(job.process.pid if who == "launcher" else helper, signal.SIGKILL)
     if who == "launcher":
