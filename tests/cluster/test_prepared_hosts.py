@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tarfile
+from typing import Any
 
 from tests.support.beds import on_every_scheduler
 from tests.support.cluster import CHECKOUT, Bed
