@@ -43,6 +43,10 @@ def told(job: ClusterJob) -> list[dict[str, Any]]:
     return list(job.until(records, "the end to be told"))
 
 
+def printed(job: ClusterJob) -> str:
+    return str(job.until(lambda: job.logs().get("worker-0"), "its output"))
+
+
 def copies(bed: Bed) -> dict[str, list[str]]:
     """Host -> the copies on it."""
     found = {}
@@ -100,8 +104,7 @@ def test_two_jobs_at_once_on_a_host_share_a_copy_and_a_cancelled_one_leaves_noth
     jobs = [ClusterJob(bed, *options, "--", "sh", "-c", task) for _ in range(2)]
     for job in jobs:
         job.running(1)
-        job.until(lambda job=job: job.logs().get("worker-0"), "its output")
-    assert len({job.logs()["worker-0"] for job in jobs}) == 1
+    assert len({printed(job) for job in jobs}) == 1
     assert {host: len(paths) for host, paths in copies(bed).items()} == {"n1": 1}
     for job in jobs:
         job.gridtf("cancel")

@@ -129,6 +129,20 @@ def test_hook_that_hangs_is_ended_and_later_ones_run(told: Any, tmp_path: Path) 
     assert "hook 1 was ended" in job.output
 
 
+def test_hook_that_runs_when_the_tasks_are_ended_goes_on(told: Any, tmp_path: Path) -> None:
+    job = told(3, on=["test $GRIDTF_EVENT != start || sleep 2; echo $GRIDTF_EVENT >> done"], kill_grace=0.1, restarts=1)
+    assert job.wait() == 0, job.output
+    done = (tmp_path / "done").read_text().split()
+    assert done == ["start", "first_step", "failure", "start", "first_step", "end"]
+    assert "hook 1" not in job.output
+
+
+def test_job_of_a_script_tells_its_events(here: Path) -> None:
+    call("run", "--on", NOTES, "--name", "script", "--", "true")
+    assert events(here) == ["start", "end"]
+    assert records(here)[-1]["name"] == "script"
+
+
 def test_cancelled_job_tells_its_end(told: Any, tmp_path: Path) -> None:
     (tmp_path / "wait").touch()
     job = told(on=[NOTES])
