@@ -451,15 +451,15 @@ class Launcher(Fields):
         return differing, unfenced
 
     def _wait_for_hosts(self, plan: AttemptPlan) -> None:
-        begin, checked, waits = self.job.system.monotonic(), 0.0, self.hosts.reports.waits.copy()
+        begin, checked, told = self.job.system.monotonic(), 0.0, self.hosts.reports.waits.copy()
         while True:
             self.hosts.read()
             missing = [host for host in plan.hosts if host not in self.hosts.reports.published]
             if not missing:
                 return
             self.hosts.check()
-            if plan.spec.prepares_hosts and waits != self.hosts.reports.waits:  # there is progress
-                begin, checked, waits = self.job.system.monotonic(), 0.0, self.hosts.reports.waits.copy()
+            if plan.spec.prepares_hosts and told != self.hosts.reports.waits:  # there is progress
+                begin, checked, told = self.job.system.monotonic(), 0.0, self.hosts.reports.waits.copy()
             waited = self.job.system.monotonic() - begin
             if waited > plan.spec.start_timeout:
                 raise _missing(plan, missing)
