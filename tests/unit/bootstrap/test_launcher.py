@@ -283,7 +283,9 @@ def test_first_failure_is_the_cause_although_another_follows(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("stage", [(), ("/data/x.tar",)])
-def test_host_that_tells_how_far_it_stages_may_take_longer_than_the_start(tmp_path: Path, stage: tuple[str]) -> None:
+def test_host_that_tells_how_far_it_stages_may_take_longer_than_the_start(
+    tmp_path: Path, stage: tuple[str, ...]
+) -> None:
     attempt = Attempt(tmp_path, start_timeout=20, stage=stage)
     attempt.late = {"h1"}
     for number in range(8, 40, 8):
