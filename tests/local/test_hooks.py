@@ -137,6 +137,13 @@ def test_hook_that_runs_when_the_tasks_are_ended_goes_on(told: Any, tmp_path: Pa
     assert "hook 1" not in job.output
 
 
+def test_hook_runs_although_its_log_cannot_be_written(told: Any, tmp_path: Path) -> None:
+    (tmp_path / "run" / "hooks.log").mkdir(parents=True)
+    job = told()
+    assert job.wait() == 0, job.output
+    assert events(tmp_path) == ["start", "first_step", "end"]
+
+
 def test_job_of_a_script_tells_its_events(here: Path) -> None:
     call("run", "--on", NOTES, "--name", "script", "--", "true")
     assert events(here) == ["start", "end"]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
-from gridtf import contract, schedulers
+from gridtf import contract, files, schedulers
 from gridtf.bootstrap.agent.conversation import Conversation
 from gridtf.bootstrap.agent.hoststate import HostState
 from gridtf.bootstrap.plan.rendezvous import GPU_SHARE, AttemptPlan
@@ -54,28 +52,27 @@ def run(plan: AttemptPlan, scheduler: Scheduler, state: HostState, talk: Convers
         contract.ATTEMPT: str(plan.attempt.number),
     }
     make_folder(log.parent)
-    script, told = os.memfd_create("host_setup"), os.memfd_create("told")
-    os.write(script, _SCRIPT.format(lines="\n".join(plan.spec.host_setup), told=told).encode(errors="surrogateescape"))
     state.waits = "host_setup"
     talk.report(now=True)
     others = state.supervisor.others
-    with open_log(log) as output:
+    with open_log(log) as output, files.unnamed("") as told:
+        text = _SCRIPT.format(lines="\n".join(plan.spec.host_setup), told=told.fileno())
         # by a descriptor: a command line would show the lines, which may contain a key, to other users
-        pid = system.start(["bash", f"/dev/fd/{script}"], before, cwd=plan.cwd, output=output, keep=(script, told))
-    others[pid] = None
-    try:
-        for _ in talk.waiting(limit):
-            state.supervisor.collect()
-            if others[pid] is not None:
-                break
-            talk.report()
-            talk.listen()
-    finally:
-        code = others.pop(pid)
-    size = os.fstat(told).st_size
-    after = os.pread(told, size, 0).decode(errors="surrogateescape")
-    for descriptor in (script, told):
-        os.close(descriptor)
+        with files.unnamed(text) as script:
+            argv, keep = ["bash", f"/dev/fd/{script.fileno()}"], (script.fileno(), told.fileno())
+            pid = system.start(argv, before, cwd=plan.cwd, output=output, keep=keep)
+            others[pid] = None
+        try:
+            for _ in talk.waiting(limit):
+                state.supervisor.collect()
+                if others[pid] is not None:
+                    break
+                talk.report()
+                talk.listen()
+        finally:
+            code = others.pop(pid)
+        told.seek(0)
+        after = told.read().decode(errors="surrogateescape")
     if code != 0 or "\0" not in after:
         line = f" line {after}" if after else ""
         how = f"failed with exit code {code}" if code else "ended before its last line"

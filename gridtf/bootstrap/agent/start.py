@@ -21,7 +21,7 @@ from gridtf.bootstrap.plan.placement import PlacedTask, share_gpus
 from gridtf.bootstrap.plan.rendezvous import AttemptPlan, PortHolder, Rendezvous
 from gridtf.bootstrap.system import System
 from gridtf.bootstrap.wire import messages
-from gridtf.errors import RunDirError
+from gridtf.errors import GridtfError, RunDirError
 from gridtf.host import processes
 from gridtf.schedulers.api import GpuNeed, Scheduler
 
@@ -88,7 +88,10 @@ class Start:
             Stopped: The agent is stopped meanwhile.
         """
         plan, host, mine = self._plan, self._state.host, self._mine
-        self._prepare()
+        try:
+            self._prepare()
+        except OSError as error:
+            raise GridtfError(f"host {host} cannot be prepared: {error}", hint="is a disk full there?") from None
         entrance = None
         if plan.spec.contained:
             from gridtf.bootstrap.agent import containers

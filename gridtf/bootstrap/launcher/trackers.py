@@ -17,7 +17,7 @@ from pathlib import Path
 from time import localtime, strftime
 from typing import TYPE_CHECKING
 
-from gridtf import contract, schedulers
+from gridtf import contract, files, schedulers
 from gridtf.bootstrap.judge.progress import output_dir
 from gridtf.bootstrap.plan.launchedjob import LaunchedJob
 from gridtf.bootstrap.system import System
@@ -222,7 +222,7 @@ class Trackers:
         }
         for number, command in enumerate(self._commands, 1):
             head = f"{strftime('%F %T', localtime())} {event}, attempt {record['attempt']}, hook {number}"
-            how, over = _run_one(command, json.dumps(record).encode(), env, run.hooks_log, head, limit)
+            how, over = _run_one(command, json.dumps(record), env, run.hooks_log, head, limit)
             if how:  # without the command, which may contain a key
                 launcher.sendall(json.dumps({"how": f"hook {number} {how}"}).encode() + b"\n")
             if over:
@@ -230,9 +230,7 @@ class Trackers:
         launcher.sendall(json.dumps({"how": ""}).encode() + b"\n")
 
 
-def _run_one(
-    command: str, given: bytes, env: Mapping[str, str], log: Path, head: str, limit: float
-) -> tuple[str, bool]:
+def _run_one(command: str, given: str, env: Mapping[str, str], log: Path, head: str, limit: float) -> tuple[str, bool]:
     """Run a command to its end, with no process left.
 
     Returns:
@@ -242,21 +240,14 @@ def _run_one(
 
     system = System()
     supervisor = Supervisor([], system)
+    writer, (reader, output) = _opened(log, head), os.pipe()
+    processes.signal_at_end_of(reader)
     try:
-        writer = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        if os.fstat(writer).st_size > _MOST_LOG:
-            os.ftruncate(writer, 0)
-        os.write(writer, f"--- {head}\n".encode())
-        stdin = os.memfd_create("event")
-        os.write(stdin, given)
-        os.lseek(stdin, 0, os.SEEK_SET)
-        reader, output = os.pipe()
-        processes.signal_at_end_of(reader)
-        pid = system.start(["/bin/sh", "-c", command], env, output=output, given=stdin)
+        with files.unnamed(given) as stdin:
+            pid = system.start(["/bin/sh", "-c", command], env, output=output, given=stdin.fileno())
     except OSError as error:
         return f"was not run: {error.strerror}", False
     os.close(output)
-    os.close(stdin)
     supervisor.others[pid] = None
     deadline, told, how, number = system.monotonic() + limit, 0, "", None
     while supervisor.others[pid] is None and not how:
@@ -271,12 +262,25 @@ def _run_one(
     supervisor.tear_down(_GRACE, lambda: None)
     told = _copy(reader, writer, told)
     if told > _MOST_OUTPUT:
-        os.write(writer, f"\n({told - _MOST_OUTPUT} more bytes were left out)\n".encode())
+        with contextlib.suppress(OSError):
+            os.write(writer, f"\n({told - _MOST_OUTPUT} more bytes were left out)\n".encode())
     for descriptor in (reader, writer):
         os.close(descriptor)
     if code and not how:
         how = f"failed with exit code {code}" if code > 0 else f"was killed by {processes.signal_name(-code)}"
     return how, processes.is_end(number)
+
+
+def _opened(log: Path, head: str) -> int:
+    """The log, with this line; /dev/null where it cannot be written: a hook may have to tell of a full disk."""
+    try:
+        writer = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        if os.fstat(writer).st_size > _MOST_LOG:
+            os.ftruncate(writer, 0)
+        os.write(writer, f"--- {head}\n".encode())
+    except OSError:
+        return os.open(os.devnull, os.O_WRONLY)
+    return writer
 
 
 def _copy(reader: int, writer: int, told: int) -> int:
