@@ -115,7 +115,8 @@ class System:
         env: Mapping[str, str],
         *,
         cwd: Path | None = None,
-        output: BinaryIO | None = None,
+        output: BinaryIO | int | None = None,
+        given: int = subprocess.DEVNULL,
         keep: Sequence[int] = (),
         ignored: Iterable[int] = (),
         death: signal.Signals = signal.SIGKILL,
@@ -128,6 +129,7 @@ class System:
             env: Its environment.
             cwd: Its working folder; None: this process's.
             output: The file for its stdout and stderr; None: this process's.
+            given: The descriptor of its stdin.
             keep: Descriptors that it inherits.
             ignored: Signals that it starts with ignored.
             death: The signal that it receives when this process dies.
@@ -150,7 +152,7 @@ class System:
             list(argv),
             env=dict(env),
             cwd=cwd,
-            stdin=subprocess.DEVNULL,
+            stdin=given,
             stdout=output,
             stderr=subprocess.STDOUT if output else None,
             start_new_session=True,

@@ -21,6 +21,7 @@ from gridtf.jobspec.placeholders import (
     placeholders,
     without_parameters,
 )
+from gridtf.jobspec.staged import staged_name
 from gridtf.text import counted, toml
 
 if TYPE_CHECKING:
@@ -539,6 +540,15 @@ def _check_around(spec: JobSpec) -> None:
     for key in ("host_setup", "stage", "on", "after", "after_any", "after_failed"):
         for item in getattr(spec, key):
             check_text(key, item)
+    names: dict[str, str] = {}
+    for number, path in enumerate(spec.stage, 1):
+        name, _ = staged_name(path)
+        if not name.strip("."):
+            raise SpecError(f"stage.{number}", f"{spell(path)} has no name", hint="name a file or a folder")
+        if name in names:
+            what = f"{spell(path)} would be {name} on the hosts, as {spell(names[name])}"
+            raise SpecError(f"stage.{number}", what, hint="rename one of them, or leave it out")
+        names[name] = path
     snapshot: object = spec.snapshot
     if not isinstance(snapshot, bool):
         what = f"{spell(snapshot)} is neither true nor false"

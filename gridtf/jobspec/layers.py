@@ -23,7 +23,7 @@ from gridtf.jobspec.tasktypes import TASK_TYPES
 from gridtf.text import plain, toml
 from gridtf.values import Value, fields
 
-COMMAND, ARGS, BINDS = ("command",), ("args",), ("container_binds",)
+COMMAND, ARGS, BINDS, STAGE = ("command",), ("args",), ("container_binds",), ("stage",)
 COMMAND_LINE = "the command line"
 _PATHS = ("chdir", "template", "run_dir", "run_root")
 _PARTITIONS = ("partitions", "partition", "queues", "queue")  # tables of these names
@@ -348,6 +348,8 @@ def _valued(key: Key, value: Any, source: str, base: Path, environ: Mapping[str,
             return Sourced(_path(key[0], expand(value, environ), base), source)
         if key == BINDS and isinstance(value, tuple) and all(isinstance(bind, str) for bind in value):
             return Sourced(tuple(_bind(expand(bind, environ), base) for bind in value), source)
+        if key == STAGE and isinstance(value, tuple) and all(isinstance(path, str) for path in value):
+            return Sourced(tuple(_path(key[0], expand(path, environ), base) for path in value), source)
     except ValueError as error:
         hint = "set it, or write a dollar sign of the path itself as $$"
         if "$" not in str(value):

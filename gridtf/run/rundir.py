@@ -60,6 +60,7 @@ class RunDir:
         ended: ended.json: how the script of a local job ended.
         code: code.json: the commit of the code that runs, and whether files differ from it.
         diff: code.diff: how they differ.
+        hooks_log: hooks.log: what the commands have printed that a job runs at its events.
         output: The folder that tasks share for checkpoints and exports.
         elements: A folder with a run directory for each element of a job array.
         sweep: sweep.json: the parameters of each element of a sweep.
@@ -80,6 +81,7 @@ class RunDir:
         self.ended = self.path / "ended.json"
         self.code = self.path / "code.json"
         self.diff = self.path / "code.diff"
+        self.hooks_log = self.path / "hooks.log"
         self.output = self.path / "output"
         self.elements = self.path / "array"
         self.sweep = self.path / "sweep.json"
@@ -185,6 +187,7 @@ class Attempt:
         log_times: logtimes.jsonl: when the logs of the tasks had which length.
         logs: A folder with the log of each task.
         agents_log: Output of the agents.
+        host_setup: A folder with what the set-up lines of each host have printed.
         mpi: A folder with what mpirun reads, and with what it and its daemons print, for each host.
         listener: listener.json: where the launcher listens, and the secret that its agents share with it.
         packages: packages.json: the Python of the tasks, and what is installed there, on the first host.
@@ -209,6 +212,7 @@ class Attempt:
         self.logs = self.path / "logs"
         self.agents_log = self.path / "agents.log"
         self.mpi = self.path / "mpi"
+        self.host_setup = self.path / "host_setup"
         self.listener = self.path / "listener.json"
         self.packages = self.path / "packages.json"
         self.stop = self.path / "stop.json"

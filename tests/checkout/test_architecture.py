@@ -45,8 +45,8 @@ bootstrap.plan: bootstrap.system contract errors host jobspec run schedulers tex
 bootstrap.judge: bootstrap.plan bootstrap.system contract errors files host jobspec run schedulers states text values
 bootstrap.agent: gridtf bootstrap.judge bootstrap.plan bootstrap.system bootstrap.wire contract errors files host
     jobspec run schedulers states text values
-bootstrap.launcher: bootstrap.agent bootstrap.judge bootstrap.plan bootstrap.system bootstrap.wire errors host
-    jobspec run schedulers secrets states text values
+bootstrap.launcher: bootstrap.agent bootstrap.judge bootstrap.plan bootstrap.system bootstrap.wire contract errors files
+    host jobspec run schedulers secrets states text values
 bootstrap.unsubmitted: errors host jobspec run schedulers
 bootstrap.join: bootstrap.agent bootstrap.plan bootstrap.system bootstrap.unsubmitted bootstrap.wire errors host
     jobspec run schedulers states text values

@@ -70,6 +70,23 @@ def test_task_runs_in_a_container_of_charliecloud(here: Path, image: Image, monk
 
 
 @pytest.mark.usefixtures("apptainer")
+@pytest.mark.parametrize("clean", ["", "1"], ids=["environment", "clean-environment"])
+def test_what_is_staged_is_seen_in_the_container(here: Path, image: Image, clean: str, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a").write_text("staged\n")
+    local = tmp_path / "local"
+    local.mkdir(0o700)
+    words = (*image.options, f"--env=APPTAINER_CLEANENV={clean}", "--stage", str(tmp_path / "data"))
+    show = f"cat /{MARKER}; cat $GRIDTF_STAGED/data/a"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(local))
+        run = submit(*words, "--host-setup", "echo on the host", "--workers", "1", "--", "sh", "-c", show)["run_dir"]
+        call("wait", run)
+    assert log(run, "worker-0").splitlines()[-2:] == ["inside", "staged"]
+    until(lambda: not list(local.glob("gridtf-staged-*")), "the removal of the copy")
+
+
+@pytest.mark.usefixtures("apptainer")
 @pytest.mark.parametrize("end", ["cancelled", "agent-killed"])
 def test_signals_reach_the_program_and_the_end_leaves_no_process(here: Path, image: Image, end: str) -> None:
     (here / "task.sh").write_text(

@@ -194,6 +194,8 @@ class Agent(Fields):
                 state.supervisor.spared = self._sampler.pids | beside.pids
                 # whatever happened, no process of the job stays
                 survivors = state.supervisor.tear_down(plan.spec.kill_grace, self.conversation.keep_telling)
+                if start.stage is not None:
+                    start.stage.end()
                 beside.look()
                 self.conversation.send_samples(self._sampler.last(state.supervisor.tasks.values()))
                 state.over = not survivors

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gridtf import __version__, schedulers
+from gridtf import __version__, contract, schedulers
 from gridtf.bootstrap.agent import fence, local_dir
 from gridtf.bootstrap.agent.conversation import Conversation
 from gridtf.bootstrap.agent.exits import NoLauncherError
@@ -21,12 +21,13 @@ from gridtf.bootstrap.plan.placement import PlacedTask, share_gpus
 from gridtf.bootstrap.plan.rendezvous import AttemptPlan, PortHolder, Rendezvous
 from gridtf.bootstrap.system import System
 from gridtf.bootstrap.wire import messages
-from gridtf.errors import RunDirError
+from gridtf.errors import GridtfError, RunDirError
 from gridtf.host import processes
 from gridtf.schedulers.api import GpuNeed, Scheduler
 
 if TYPE_CHECKING:
     from gridtf.bootstrap.agent.containers import Entrance
+    from gridtf.bootstrap.agent.stage import Stage
     from gridtf.bootstrap.agent.world import World
     from gridtf.host.gpus import GpuGrant
 
@@ -49,6 +50,7 @@ class Start:
         world: The part of this host in the MPI world; None: there is none.
         fence: The fence round the ports of the tasks; None before there is one.
         gpus: The GPUs of this host; none before they are claimed.
+        stage: What holds the files that were staged; None: nothing was.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Start:
         self._in_use: dict[str, int] = {}  # GPU -> MiB of its memory, before the tasks started
         self.fence: fence.Fence | None = None
         self.world: World | None = None
+        self.stage: Stage | None = None
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -85,6 +88,10 @@ class Start:
             Stopped: The agent is stopped meanwhile.
         """
         plan, host, mine = self._plan, self._state.host, self._mine
+        try:
+            self._prepare()
+        except OSError as error:
+            raise GridtfError(f"host {host} cannot be prepared: {error}", hint="is a disk full there?") from None
         entrance = None
         if plan.spec.contained:
             from gridtf.bootstrap.agent import containers
@@ -137,6 +144,19 @@ class Start:
         if self._grant and self.gpus and survivors and self._grant.descriptors:
             found.append(f"claims of GPUs {', '.join(self.gpus)}")
         return found
+
+    def _prepare(self) -> None:
+        """Stage files, and run the set-up lines of a host."""
+        about = self._state, self._conversation, self._system
+        if self._plan.spec.stage:
+            from gridtf.bootstrap.agent.stage import Stage
+
+            self.stage = Stage(self._plan, *about)
+            self.stage.run()
+        if self._plan.spec.host_setup:
+            from gridtf.bootstrap.agent import hostsetup
+
+            hostsetup.run(self._plan, self._scheduler, *about)
 
     # --- GPUs
 
@@ -210,6 +230,8 @@ class Start:
 
     def _wait_for_rendezvous(self) -> Rendezvous:
         limit = self._plan.spec.start_timeout + _RENDEZVOUS_MARGIN
+        if self._plan.spec.prepares_hosts:  # another host may take longer, which only the launcher sees
+            limit = float("inf")
         for _ in self._conversation.waiting(limit):
             self._conversation.listen()
             if self._conversation.rendezvous is not None:
@@ -289,8 +311,9 @@ class Start:
         from gridtf.bootstrap.agent import containers
 
         plan = self._plan
-        names = {name for name in environment.own_variables(plan, task, cluster) if name in env}
+        names = {name for name in (contract.STAGED, *environment.own_variables(plan, task, cluster)) if name in env}
         local = [self._state.local_dir] if self._state.local_dir else []
+        local += self.stage.folders if self.stage else ()
         folders = [plan.attempt.run.path, *local, *([environment.HOME] if environment.runs_gridtf(plan, task) else [])]
         whole = containers.command(entrance, plan.spec, argv, plan.cwd, folders, names, gpus=task.gpus > 0)
         return whole, containers.environment(entrance, env, names)

@@ -147,6 +147,7 @@ class Supervisor:
         folder: The folder in which the hook notes exceptions of tasks; None where there is none.
         pump: What writes the logs of the tasks, to be set before they start; None: they write them themselves.
         spared: Processes of gridtf itself that are no survivors of a tear-down: a driver may block them for ever.
+        kept: Processes of gridtf itself that no tear-down ends, nor what they have started.
         abandoned: Whether something that all tasks need has ended: those that fail from now on are abandoned.
         others: Further children -> their exit code, as of reap; None while they run.
         gates: Inodes of sockets that listen on ports of tasks, and belong to no task.
@@ -160,6 +161,7 @@ class Supervisor:
         self.folder: Path | None = None
         self.pump: LogPump | None = None
         self.spared: Collection[int] = ()
+        self.kept: Collection[int] = ()
         self.gates: Collection[int] = ()
         self.others: dict[int, int | None] = {}
         self.abandoned = False
@@ -349,15 +351,18 @@ class Supervisor:
         self._system.signal(self._tasks_of(self._system.descendants()), number)
 
     def _tasks_of(self, pids: Iterable[int]) -> list[int]:
-        """These processes but the one that writes the logs, which ends when no task can print any more."""
-        return [pid for pid in pids if self.pump is None or pid != self.pump.pid]
+        """These processes but the one that writes the logs, which ends when no task can print any more, and kept ones
+        with what those have started."""
+        kept = {pid for one in self.kept for pid in (one, *self._system.descendants(one))}
+        return [pid for pid in pids if pid not in kept and (self.pump is None or pid != self.pump.pid)]
 
     def _gone_within(self, seconds: float, beat: Callable[[], None], apart: frozenset[int] = frozenset()) -> bool:
         deadline = self._system.monotonic() + seconds
         pause = 0.005
         while True:
             self.collect()
-            if self._system.childless() or (apart and apart.issuperset(self._tasks_of(self._system.children()))):
+            some_stay = apart or self.kept
+            if self._system.childless() or (some_stay and apart.issuperset(self._tasks_of(self._system.children()))):
                 return True
             remaining = deadline - self._system.monotonic()
             if remaining <= 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from typing import TYPE_CHECKING
 
 from gridtf.bootstrap.launcher.hosts import HostMonitor
 from gridtf.bootstrap.launcher.reporter import Reporter
@@ -11,6 +12,9 @@ from gridtf.bootstrap.wire import messages
 from gridtf.bootstrap.wire.heartbeat import interval
 from gridtf.bootstrap.wire.stream import Listener
 from gridtf.host import processes
+
+if TYPE_CHECKING:
+    from gridtf.bootstrap.launcher.trackers import Trackers
 
 _LONGEST_PAUSE = 2.0  # seconds; news from hosts, ends of processes and signals end a pause at once
 
@@ -33,14 +37,23 @@ class Contact:
         reporter: What users are told.
         listener: The streams to the agents.
         hosts: The hosts of the attempt.
+        trackers: Runs the commands of the job's events; None: it has none.
 
     Attributes:
         longest: The longest pause, in seconds: short enough to tell a launcher that was stopped from one that waits.
         stall: The last long time, in seconds, for which this process was not scheduled.
     """
 
-    def __init__(self, job: LaunchedJob, reporter: Reporter, listener: Listener, hosts: HostMonitor) -> None:
+    def __init__(
+        self,
+        job: LaunchedJob,
+        reporter: Reporter,
+        listener: Listener,
+        hosts: HostMonitor,
+        trackers: Trackers | None = None,
+    ) -> None:
         self._system, self._reporter, self._listener, self._hosts = job.system, reporter, listener, hosts
+        self.trackers = trackers
         self._limit = job.spec.heartbeat_timeout
         self._warnings = job.scheduler.injob.last_warnings
         self.longest = min(_LONGEST_PAUSE, self._limit / 8)
@@ -81,6 +94,8 @@ class Contact:
             self._beat = now
             self._listener.alive()
         self._reporter.record()
+        if self.trackers is not None:
+            self.trackers.look(self._reporter)
 
     def request_checkpoint(self) -> None:
         """Request a checkpoint on all hosts."""

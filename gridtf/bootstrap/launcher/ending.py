@@ -132,7 +132,9 @@ class Ending:
         from gridtf.bootstrap.agent.supervisor import Supervisor
 
         # Processes that a killed agent has left behind on this host are children of this process now.
-        survivors = Supervisor([], self._system).tear_down(grace, self._contact.tell_alive)
+        supervisor = Supervisor([], self._system)
+        supervisor.kept = self._contact.trackers.pids if self._contact.trackers else ()
+        survivors = supervisor.tear_down(grace, self._contact.tell_alive)
         if survivors:
             self._system.log(f"processes survived SIGKILL: {survivors}")
         for host in self._hosts.forked:  # whose agent may have been killed

@@ -39,6 +39,7 @@ from gridtf.values import Fields
 if TYPE_CHECKING:
     from gridtf.bootstrap.judge.attempts import Failure, Following
     from gridtf.bootstrap.judge.progress import Progress
+    from gridtf.bootstrap.launcher.trackers import Trackers
     from gridtf.bootstrap.launcher.watch import Watch
     from gridtf.bootstrap.plan.rendezvous import AttemptPlan, Rendezvous
     from gridtf.host.gpus import GpuGrant
@@ -71,7 +72,12 @@ def launch(
     """
     processes.block_signals(spared=(signal.SIGHUP, signal.SIGINT))  # nohup and background jobs ignore these on purpose
     processes.become_subreaper()
-    return supervise(Launcher(LaunchedJob(run, spec, request, scheduler, job_id, System(environ))))
+    job, trackers = LaunchedJob(run, spec, request, scheduler, job_id, System(environ)), None
+    if spec.on:
+        from gridtf.bootstrap.launcher.trackers import Trackers
+
+        trackers = Trackers(job, spec.on)
+    return supervise(Launcher(job, trackers=trackers))
 
 
 def supervise(attempt: Launcher) -> int:
@@ -105,6 +111,7 @@ class Launcher(Fields):
         recorder_of: Makes what writes its records.
         following: How this attempt follows another one; None: it is the first one.
         allocation: The allocation of the job; None before it is known.
+        trackers: Runs the commands of the job's events; None: it has none.
     """
 
     job: LaunchedJob
@@ -112,6 +119,7 @@ class Launcher(Fields):
     recorder_of: Callable[[System], Recorder] = Recorder
     following: Following | None = None
     allocation: Allocation | None = None
+    trackers: Trackers | None = None
 
     def __post_init__(self) -> None:
         job, system = self.job, self.job.system
@@ -124,7 +132,7 @@ class Launcher(Fields):
         self.hosts = HostMonitor(self.attempt, self.listener, job.spec.heartbeat_timeout, self._pause, system)
         first = self.following.why if self.following else "learning the allocation"
         self.reporter = Reporter(job, self.attempt, self.nonce, self.recorder, self.hosts, first)
-        self.contact = Contact(job, self.reporter, self.listener, self.hosts)
+        self.contact = Contact(job, self.reporter, self.listener, self.hosts, self.trackers)
         self.ending = Ending(job, self.reporter, self.hosts, self.contact)
         self._watch: Watch | None = None
         self._told = False  # the verdict, to the log and the events
@@ -227,21 +235,30 @@ class Launcher(Fields):
         if orphaned := self.ending.orphaned:
             freed = f"{orphaned}, so gridtf cancels the job; otherwise it would keep its hosts"
             end = end.noting(freed)
+        if self.trackers is not None:
+            self.trackers.ended(end, self.reporter)
         if not self._told:
             self._tell(end)  # whoever has waited for the verdict finds the events
         try:
             self._patiently(self._write, end)
         except GridtfError as error:
             self.job.system.log(str(error))
+            self._finish(end)
             return end.exit_code or 1
         self.reporter.report("ended", end.summary)
         self.reporter.settle()
+        self._finish(end)
         self.listener.close()
         if orphaned:
             self.ending.cancel()
         elif end.again and (end.state == JobState.SAVED or self._others):
             return self._start_again(end)
         return end.exit_code
+
+    def _finish(self, end: Verdict) -> None:
+        """Have the commands of the job's events run before this process ends."""
+        if self.trackers is not None and not end.next:
+            self.trackers.finish(end, self.reporter)
 
     def _write(self, end: Verdict) -> None:
         self.attempt.write_verdict(end.record(self.nonce, self.reporter.started, self.job.system.time()))
@@ -284,6 +301,7 @@ class Launcher(Fields):
             self.job.system.log(end.text())
             with contextlib.suppress(GridtfError):
                 self._write(end)
+            self._finish(end)
             return end.exit_code
 
     # --- from the allocation to the end of the tasks
@@ -309,6 +327,8 @@ class Launcher(Fields):
         self._start_agents(allocation)
         plan = self._place(allocation)
         self.ending.tasks = plan.tasks
+        if self.trackers is not None:
+            self.trackers.begin(plan.tasks)
         self.job.system.collect_garbage()  # all modules are loaded; an agent that was forked turns it on itself
         for host in self.hosts.hosts:
             self.listener.send(host, messages.PLAN, plan.of_host(host).to_record())
@@ -475,13 +495,15 @@ class Launcher(Fields):
         return differing, unfenced
 
     def _wait_for_hosts(self, plan: AttemptPlan) -> None:
-        begin, checked = self.job.system.monotonic(), 0.0
+        begin, checked, told = self.job.system.monotonic(), 0.0, self.hosts.reports.waits.copy()
         while True:
             self.hosts.read()
             missing = [host for host in plan.hosts if host not in self.hosts.reports.published]
             if not missing:
                 return
             self.hosts.check()
+            if plan.spec.prepares_hosts and told != self.hosts.reports.waits:  # there is progress
+                begin, checked, told = self.job.system.monotonic(), 0.0, self.hosts.reports.waits.copy()
             waited = self.job.system.monotonic() - begin
             if waited > plan.spec.start_timeout:
                 raise _missing(plan, missing)

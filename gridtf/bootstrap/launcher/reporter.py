@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from time import localtime, strftime
 
 from gridtf.bootstrap.launcher.hosts import HostMonitor
@@ -31,6 +32,7 @@ class Reporter:
         ends: When the walltime ends, in seconds since the epoch; None where that is not known.
         checkpoint: Whether a checkpoint was requested.
         unrecorded: That records could not be written, and since when; empty while all is well.
+        remark: What a hook of the job has failed to do last; empty while all is well.
     """
 
     def __init__(
@@ -42,13 +44,23 @@ class Reporter:
         walltime = job.request.walltime
         self.ends = self.started - self._system.age() + walltime if walltime else None
         self.checkpoint = False
-        self.unrecorded = ""
+        self.unrecorded = self.remark = ""
         self.journal = Journal(attempt, nonce, recorder, self._system)
         self._identity = self._system.identity()
         self._longest = min(_REWRITTEN, job.spec.heartbeat_timeout)
         self._phase, self._detail = "allocating", detail
         self._written: Record = {}  # the launcher's record that was last written, without its time
         self._recorded = self._summarized = float("-inf")  # when these two records were last written
+
+    @property
+    def hosts(self) -> Sequence[str]:
+        """The hosts of the attempt."""
+        return self._hosts.hosts
+
+    @property
+    def tasks(self) -> Mapping[str, Record]:
+        """Task name -> what its host has reported of it."""
+        return self._hosts.reports.tasks
 
     def report(self, phase: str, detail: str) -> None:
         """Report what the launcher does.

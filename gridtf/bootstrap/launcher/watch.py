@@ -134,7 +134,8 @@ class Watch:
         how = f"{some(now.saved)} saved a checkpoint" if now.saved else f"{some(now.early)} ended"
         waiting = f"{how}, waiting for {some(now.awaited)}{limit}" if now.awaited else ""
         started, *notes = self._started
-        about = (stalled, started, waiting, self._separate, self._own_folder, *notes, self._reporter.unrecorded)
+        about = (stalled, started, waiting, self._separate, self._own_folder, *notes)
+        about = (*about, self._reporter.unrecorded, self._reporter.remark)
         self._reporter.report("running", "; ".join(filter(None, about)))
 
     def _look_at_walltime(self) -> None:

@@ -294,6 +294,30 @@ def test_first_failure_is_the_cause_although_another_follows(tmp_path: Path) -> 
     assert "worker:1 on h1" in verdict["reason"]
 
 
+@pytest.mark.parametrize("stage", [(), ("/data/x.tar",)])
+def test_host_that_tells_how_far_it_stages_may_take_longer_than_the_start(
+    tmp_path: Path, stage: tuple[str, ...]
+) -> None:
+    attempt = Attempt(tmp_path, start_timeout=20, stage=stage)
+    attempt.late = {"h1"}
+    for number in range(8, 40, 8):
+        attempt.at(number, partial(attempt.more["h1"].update, waits=f"staging x: {number} of 40 MiB"))
+
+    def publish() -> None:
+        attempt.late.clear()
+        attempt._publish()
+        for host in ("h0", "h1"):
+            attempt.task(host, f"worker:{host[1]}", "COMPLETED")
+
+    attempt.at(40, publish)
+    _, verdict = attempt.launch()
+    if stage:
+        assert verdict["state"] == "COMPLETED", verdict
+        assert any("h1 (staging x: 16 of 40 MiB)" in phase for phase in attempt.phases), attempt.phases
+    else:
+        assert "no report from 1 host after 20 s" in verdict["reason"]
+
+
 def test_missing_hosts_are_reported_with_what_they_wait_for(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, ("h0", "h1", "h2"), start_timeout=20)
     attempt.late = {"h1", "h2"}

@@ -1,0 +1,294 @@
+"""The commands that a job runs when something has happened (`on`): what they are told, and how they are run.
+
+A process of its own runs those of one event, one after the other, so that the launcher waits for none of them; nothing
+that they do changes the verdict. Their record is described in docs/experiments.md: names in it are never given up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import localtime, strftime
+from typing import TYPE_CHECKING
+
+from gridtf import contract, files, schedulers
+from gridtf.bootstrap.judge.progress import output_dir
+from gridtf.bootstrap.plan.launchedjob import LaunchedJob
+from gridtf.bootstrap.system import System
+from gridtf.bootstrap.wire.helper import Helper
+from gridtf.errors import GridtfError
+from gridtf.host import processes
+from gridtf.run.rundir import Record, read_record
+from gridtf.states import JobState
+
+if TYPE_CHECKING:
+    from gridtf.bootstrap.judge.verdict import Verdict
+    from gridtf.bootstrap.launcher.reporter import Reporter
+    from gridtf.bootstrap.plan.placement import PlacedTask
+
+START, FIRST_STEP, FAILURE, END = "start", "first_step", "failure", "end"
+LIMIT = 60.0  # seconds for a command, and for all that are left when the job has ended
+HURRIED = 10.0  # seconds for all that are left when a signal or the walltime has ended the job, or it goes on
+_VERSION = 1  # of the record; names are only added to it
+_LOOK = 0.5  # seconds between two looks for the start of the tasks and their first step
+_GRACE = 2.0  # seconds from SIGTERM to SIGKILL
+_STUCK = 5.0  # seconds in which the process has ended what it runs, unless a file system blocks it
+_MOST_EVENTS = 32  # that wait; then the oldest is left out
+_MOST_HOSTS = 1000  # in the record
+_MOST_OUTPUT = 1 << 16  # bytes of a command's output that are kept
+_READS = 16  # of that many bytes, between two looks at the time
+_MOST_LOG = 1 << 20  # bytes of the log, from which on it is begun anew
+
+
+class Trackers:
+    """Runs the commands of a job at the events of its attempts.
+
+    Args:
+        job: The job.
+        commands: Shell lines.
+    """
+
+    def __init__(self, job: LaunchedJob, commands: Sequence[str]) -> None:
+        self._job, self._commands = job, commands
+        self._helper = Helper(0.0, job.system)
+        self._waiting: list[Record] = []
+        self._running = ""  # the event whose commands run
+        self._heard = b""
+        self._until = self._deadline = float("inf")  # when what runs, and all that waits, is ended
+        self.begin(())
+
+    def begin(self, tasks: Sequence[PlacedTask]) -> None:
+        """An attempt with these tasks begins; nothing of them is known yet where there are none."""
+        self._tasks = tasks
+        self._next = [START, FIRST_STEP]  # what is looked for
+        self._looked = float("-inf")
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """The id of the process; nothing while there is none."""
+        return frozenset(() if self._helper.pid is None else {self._helper.pid})
+
+    def look(self, reporter: Reporter, *, now: bool = False) -> None:
+        """Notice what has happened to the tasks, and start what waits.
+
+        Args:
+            reporter: What users are told, of the current attempt.
+            now: Whether to look at the tasks in any case.
+        """
+        clock = self._job.system.monotonic()
+        if self._next and self._tasks and (now or clock - self._looked >= _LOOK):
+            self._looked = clock
+            records = reporter.tasks
+            if self._next[0] == START and all(records.get(task.name, {}).get("pid") for task in self._tasks):
+                self.add(self._next.pop(0), reporter)
+            if self._next == [FIRST_STEP] and any(record.get("progress") for record in records.values()):
+                self.add(self._next.pop(0), reporter)
+        self._serve(reporter)
+
+    def add(self, event: str, reporter: Reporter, end: Verdict | None = None) -> None:
+        """Have the commands run for an event, after those of earlier ones.
+
+        Args:
+            event: START, FIRST_STEP, FAILURE or END.
+            reporter: What users are told, of the attempt.
+            end: How that has ended.
+        """
+        job, records = self._job, reporter.tasks
+        names = [task.name for task in self._tasks]
+        steps = ({"task": name, **records[name]["progress"]} for name in names if records.get(name, {}).get("progress"))
+        latest = max(steps, key=lambda each: (each["step"], bool(each["values"])), default=None)
+        record = {
+            "version": _VERSION,
+            "event": event,
+            "time": job.system.time(),
+            "name": job.spec.title,
+            "job_id": job.job_id,
+            "scheduler": job.request.scheduler,
+            "run_dir": str(job.run.path),
+            "output_dir": str(output_dir(job.run, job.spec)),
+            "attempt": reporter.attempt.number,
+            "params": dict(job.spec.params),
+            "hosts": list(reporter.hosts[:_MOST_HOSTS]),
+            "tasks": dict(Counter(task.type for task in self._tasks)),
+            "progress": latest and {name: latest[name] for name in ("task", "step", "values", "time")},
+        }
+        if end is not None:
+            known = end.record("", reporter.started, job.system.time())
+            about = ("state", "reason", "hint", "cause", "exit_code", "started", "ended", "again")
+            record |= {**{name: known[name] for name in about}, "next": end.next}
+        if len(self._waiting) == _MOST_EVENTS:
+            self._tell(reporter, f"the hooks are late: {self._waiting.pop(0)['event']} was left out")
+        self._waiting.append(record)
+
+    def ended(self, end: Verdict, reporter: Reporter) -> None:
+        """An attempt has ended.
+
+        Args:
+            end: How.
+            reporter: What users are told, of the attempt.
+        """
+        self.look(reporter, now=True)
+        if end.state not in (JobState.COMPLETED, JobState.SAVED, JobState.CANCELLED):
+            self.add(FAILURE, reporter, end)
+        self._next = []
+
+    def finish(self, end: Verdict, reporter: Reporter) -> None:
+        """The job has ended, or is started again: run what is left, for a limited time, and leave no process.
+
+        Args:
+            end: How.
+            reporter: What users are told.
+        """
+        if not end.again:
+            self.add(END, reporter, end)
+        system = self._job.system
+        begin, limit = system.monotonic(), LIMIT
+        if reporter.ends is not None:
+            limit = min(LIMIT, max(HURRIED, reporter.ends - system.time()))
+        if end.again or end.state in (JobState.CANCELLED, JobState.TIMEOUT, JobState.PREEMPTED):
+            limit = HURRIED
+        self._deadline = begin + limit
+        self._until = min(self._until, begin + limit / (1 + len(self._waiting)))
+        while self._waiting or self.pids:
+            self._serve(reporter)
+            if processes.is_end(system.wait(0.2)):
+                self._deadline = min(self._deadline, system.monotonic() + HURRIED)
+            if system.monotonic() >= self._deadline:
+                self._waiting.clear()
+                self._until = min(self._until, self._deadline)
+        from gridtf.bootstrap.agent.supervisor import Supervisor
+
+        Supervisor([], system).tear_down(0.0, lambda: None)  # of a process that was killed
+        reporter.journal.end()
+        reporter.settle()
+
+    def _serve(self, reporter: Reporter) -> None:
+        """Learn how the commands of an event have ended, end those that take too long, and start those of the next."""
+        system = self._job.system
+        self._heard += self._helper.hear()
+        if self._helper.pid is not None:
+            late = system.monotonic() - self._until
+            if late >= _STUCK + _GRACE:
+                self._helper.end(signal.SIGKILL)
+            elif late >= 0:
+                system.signal(self.pids, signal.SIGTERM)
+        if self._helper.pid is None and self._running:
+            said = [json.loads(line) for line in self._heard.splitlines()]
+            if not said or said[-1]["how"]:
+                said.append({"how": "what ran the hooks was killed"})
+            for how in [*filter(None, (one["how"] for one in said))]:
+                self._tell(reporter, f"{how}, at {self._running}: see {self._job.run.hooks_log}")
+            self._running, self._heard = "", b""
+        if self._helper.pid is None and self._waiting:
+            left = self._deadline - system.monotonic()
+            limit = min(LIMIT * len(self._commands), left / len(self._waiting))
+            record = self._waiting.pop(0)
+            self._running, self._until = record["event"], system.monotonic() + limit + _GRACE
+            each = limit / len(self._commands)
+            if not self._helper.start(lambda line: self._run(line, record, each)):
+                self._running = ""
+                self._tell(reporter, f"no process can be started for the hooks at {record['event']}")
+
+    def _tell(self, reporter: Reporter, what: str) -> None:
+        reporter.remark = what
+        reporter.notice(what)
+
+    # --- in the process that runs them
+
+    def _run(self, launcher: socket.socket, record: Record, limit: float) -> None:
+        processes.keep_only([launcher.fileno()])
+        processes.become_subreaper()
+        processes.die_with_parent(self._job.system.pid, signal.SIGTERM)
+        run, event = self._job.run, record["event"]
+        with contextlib.suppress(GridtfError):
+            code = read_record(run.path / "code.json", {"commit?": (str, None)}, own=True)
+            record["commit"] = (code or {}).get("commit")
+        variables = {name: text for name, text in self._job.spec.env.items() if "{" not in text}
+        env = {
+            **schedulers.without_place(self._job.system.environ, self._job.scheduler),
+            contract.OUTPUT_DIR: record["output_dir"],
+            **variables,
+            contract.RUN_DIR: record["run_dir"],
+            contract.JOB_ID: record["job_id"],
+            contract.JOB_NAME: record["name"],
+            contract.ATTEMPT: str(record["attempt"]),
+            contract.EVENT: event,
+        }
+        for number, command in enumerate(self._commands, 1):
+            head = f"{strftime('%F %T', localtime())} {event}, attempt {record['attempt']}, hook {number}"
+            how, over = _run_one(command, json.dumps(record), env, run.hooks_log, head, limit)
+            if how:  # without the command, which may contain a key
+                launcher.sendall(json.dumps({"how": f"hook {number} {how}"}).encode() + b"\n")
+            if over:
+                break
+        launcher.sendall(json.dumps({"how": ""}).encode() + b"\n")
+
+
+def _run_one(command: str, given: str, env: Mapping[str, str], log: Path, head: str, limit: float) -> tuple[str, bool]:
+    """Run a command to its end, with no process left.
+
+    Returns:
+        What has gone wrong, which may be nothing; and whether this process is to end.
+    """
+    from gridtf.bootstrap.agent.supervisor import Supervisor
+
+    system = System()
+    supervisor = Supervisor([], system)
+    writer, (reader, output) = _opened(log, head), os.pipe()
+    processes.signal_at_end_of(reader)
+    try:
+        with files.unnamed(given) as stdin:
+            pid = system.start(["/bin/sh", "-c", command], env, output=output, given=stdin.fileno())
+    except OSError as error:
+        return f"was not run: {error.strerror}", False
+    os.close(output)
+    supervisor.others[pid] = None
+    deadline, told, how, number = system.monotonic() + limit, 0, "", None
+    while supervisor.others[pid] is None and not how:
+        number = system.wait(min(1.0, max(0.0, deadline - system.monotonic())))
+        told = _copy(reader, writer, told)
+        supervisor.collect()
+        if processes.is_end(number):
+            how = "was ended"
+        elif system.monotonic() >= deadline:
+            how = f"was ended after {limit:.0f} s"
+    code = supervisor.others.pop(pid)
+    supervisor.tear_down(_GRACE, lambda: None)
+    told = _copy(reader, writer, told)
+    if told > _MOST_OUTPUT:
+        with contextlib.suppress(OSError):
+            os.write(writer, f"\n({told - _MOST_OUTPUT} more bytes were left out)\n".encode())
+    for descriptor in (reader, writer):
+        os.close(descriptor)
+    if code and not how:
+        how = f"failed with exit code {code}" if code > 0 else f"was killed by {processes.signal_name(-code)}"
+    return how, processes.is_end(number)
+
+
+def _opened(log: Path, head: str) -> int:
+    """The log, with this line; /dev/null where it cannot be written: a hook may have to tell of a full disk."""
+    try:
+        writer = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        if os.fstat(writer).st_size > _MOST_LOG:
+            os.ftruncate(writer, 0)
+        os.write(writer, f"--- {head}\n".encode())
+    except OSError:
+        return os.open(os.devnull, os.O_WRONLY)
+    return writer
+
+
+def _copy(reader: int, writer: int, told: int) -> int:
+    """Copy what a command has printed to the log, as far as that is kept. Returns how much it has printed in all."""
+    with contextlib.suppress(BlockingIOError):
+        for _ in range(_READS):
+            data = os.read(reader, 1 << 16)
+            with contextlib.suppress(OSError):  # a full disk
+                os.write(writer, data[: max(0, _MOST_OUTPUT - told)])
+            told += len(data)
+    return told
