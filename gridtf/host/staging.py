@@ -290,6 +290,8 @@ def _unpack_tar(file: _Counted, source: Path, target: Path, room: int) -> None:
             archive.extract(_safe(member, target), target)
         if not hasattr(archive, "complete"):
             raise tarfile.ReadError("it is damaged, or ends too early")
+        while archive.fileobj.read(_AT_ONCE):  # type: ignore[union-attr]
+            pass  # the checksum of a compressed archive is at its end
 
 
 def _safe(member: tarfile.TarInfo, target: Path) -> tarfile.TarInfo:

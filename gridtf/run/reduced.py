@@ -110,7 +110,7 @@ def reduce(run: RunDir, params: Mapping[str, Any]) -> None:
     if verdict.get("cause"):
         verdict["cause"]["log"] = str(run.archive)
     attempts = [attempt.path.name for attempt in run.attempts()]
-    _pack(run, attempts)
+    _pack(run, [*attempts, *{run.hooks_log.name}.intersection(listdir(run.path))])
     write_record(run.result, record)
     try:
         for name in attempts:
@@ -118,8 +118,9 @@ def reduce(run: RunDir, params: Mapping[str, Any]) -> None:
             with files.opened(doomed) as folder:
                 files.empty(folder)
             doomed.rmdir()
+        run.hooks_log.unlink(missing_ok=True)
     except OSError as error:
-        raise cannot("remove", run.path / name, error) from None
+        raise cannot("remove what is packed in", run.path, error) from None
 
 
 def _pack(run: RunDir, names: list[str]) -> None:
