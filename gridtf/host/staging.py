@@ -211,6 +211,8 @@ def _make(source: Path, name: str, place: Path, *, archive: bool, told: _Told) -
                 unpack(file, source, target, room)
         part.rename(place)
     except OSError as error:
+        if error.errno is None:  # of gzip
+            raise _damaged(source, error) from None
         hint = f"{place.parent} is on a disk of this host" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         raise GridtfError(f"cannot stage {source}: {error.strerror or error}", hint=hint) from None
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError, RuntimeError, NotImplementedError) as error:
@@ -290,7 +292,7 @@ def _unpack_tar(file: _Counted, source: Path, target: Path, room: int) -> None:
             archive.extract(_safe(member, target), target)
         if not hasattr(archive, "complete"):
             raise tarfile.ReadError("it is damaged, or ends too early")
-        while archive.fileobj.read(_AT_ONCE):  # type: ignore[union-attr]
+        while archive.fileobj.read(_AT_ONCE):
             pass  # the checksum of a compressed archive is at its end
 
 
