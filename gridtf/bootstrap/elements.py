@@ -37,7 +37,9 @@ def sweep_of(element: RunDir) -> Sweep | None:
     Raises:
         RunDirError: When its record is damaged, or another user's.
     """
-    record = read_record(RunDir(element.path.parents[1]).sweep, recordtypes.Sweep, own=True)
+    array = RunDir(element.path.parents[1])
+    named = element.path.parent == array.elements  # not the run of a script written by hand
+    record = read_record(array.sweep, recordtypes.Sweep, own=True) if named else None
     return of_dict(Sweep, record) if record else None
 
 

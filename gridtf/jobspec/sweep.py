@@ -136,11 +136,6 @@ def unused(words: Iterable[str], names: Sequence[str]) -> list[str]:
     return [name for name in names if not {name.replace("-", "_"), ""} & used]
 
 
-def varying(made: Iterable[Row]) -> list[str]:
-    """The parameters of a sweep, in the order of its file."""
-    return list(dict.fromkeys(name for row in made for name in row))
-
-
 def _unknown(name: str, params: Mapping[str, object]) -> SpecError:
     hint = nearest(name, [*params, *SETTINGS]) or f"name it in [params] first: {name} = …, its value in other jobs"
     return SpecError(f"sweep.{name}", f"there is no parameter {name!r}", hint=hint)

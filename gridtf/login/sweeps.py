@@ -62,21 +62,21 @@ def configured(given: Configured, folder: Path, at_once: int | None = None, pack
             raise SpecError(f"env.{OUTPUT_DIR}", what, hint="leave it out: each has one in its run directory")
         made = sweep.rows(table, given.spec.params, _lines(table, folder, given), _uniform, most)
         limit = _positive("sweep.at_once", table.get("at_once") if at_once is None else at_once)
-        return Sweep(made, limit or min(sweep.AT_ONCE, _room(given.spec)), pack)
+        return Sweep(made, limit or min(sweep.AT_ONCE, _room(given.spec, pack)), pack)
     except SpecError as error:
         if given.max_sweep and error.problem.endswith("are allowed"):
             error.why = f"{given.max_sweep.source}: max_sweep = {most}"
         raise config.located(error, {**given.sources, **places}) from None
 
 
-def _room(spec: JobSpec) -> int:
+def _room(spec: JobSpec, pack: int) -> int:
     """How many elements this machine has CPUs for, where they run on it."""
     from gridtf import schedulers
 
     if (spec.scheduler or schedulers.to_submit_to(os.environ)) != "local":
         return sweep.AT_ONCE
     tasks = sum((spec.count(name) or 0) * (spec.task(name).cpus or spec.cpus_per_task or 1) for name in spec.types)
-    return max(1, len(os.sched_getaffinity(0)) // max(1, tasks))
+    return max(1, len(os.sched_getaffinity(0)) // max(1, tasks * pack))
 
 
 def _positive(key: str, value: object) -> int | None:

@@ -24,6 +24,7 @@ import gridtf
 run = Path(os.environ["GRIDTF_RUN_DIR"])
 again = "rerun" in str(run)
 gridtf.progress(1, loss=float(run.name))
+Path(os.environ["OUTPUT_DIR"], "gpus").write_text(os.environ["CUDA_VISIBLE_DEVICES"])
 if run.name in sys.argv[2].split(",") and not again:
     time.sleep(600)
 time.sleep(1)
@@ -116,6 +117,17 @@ def test_elements_share_an_allocation(bed: Bed) -> None:
     assert ends[1]["started"] < ends[0]["ended"] < ends[2]["started"]
     job.again()
     assert job.states() == ["COMPLETED"] * 3
+    no_process_left(bed)
+
+
+@on_every_scheduler
+def test_elements_that_share_a_host_have_gpus_of_their_own(bed: Bed) -> None:
+    job = SweepJob(bed, *NO_SLOTS[bed.kind], "--gpus-per-node", "1", "--pack", "2", count=2)
+    job.wait()
+    gpus = [(job.element(number).output / "gpus").read_text() for number in (1, 2)]
+    assert len({*gpus}) == 2, gpus
+    assert all(gpu.isdecimal() for gpu in gpus), gpus
+    assert [row["cost"]["gpu_seconds"] > 0 for row in job.rows().values()] == [True, True]
     no_process_left(bed)
 
 

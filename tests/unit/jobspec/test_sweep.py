@@ -143,4 +143,3 @@ def test_elements_are_numbered_from_1_and_know_their_first_number() -> None:
     assert made.elements == ("1", "2")
     assert [made.number(element) for element in made.elements] == [3, 7]
     assert Sweep(({"lr": 0.1},)).number("1") == 1
-    assert sweep.varying([{"a": 1}, {"b": 1, "a": 2}]) == ["a", "b"]
