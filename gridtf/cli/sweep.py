@@ -165,8 +165,20 @@ def _csv(rows: Sequence[Row]) -> str:
     costs = ("host_seconds", "cpu_seconds", "gpu_seconds")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    columns = [f"{value}.{kind}" for value in values for kind in kinds]
-    writer.writerow(["element", "job_id", *names, "state", *columns, "seconds", *costs, "reason", "run_dir"])
+    columns = [f"{kind}.{value}" for value in values for kind in kinds]
+    writer.writerow(
+        [
+            "element",
+            "job_id",
+            *(f"params.{name}" for name in names),
+            "state",
+            *columns,
+            "seconds",
+            *costs,
+            "reason",
+            "run_dir",
+        ]
+    )
     for row in rows:
         told = [getattr(row.values.get(value), kind, "") for value in values for kind in kinds]
         cells = [*(row.params.get(name, "") for name in names), row.state, *told, row.seconds]

@@ -196,9 +196,9 @@ def configure(
             # lowest precedence: any explicit chdir overrides the job file's folder
             general.insert(0, File({("chdir",): Sourced(str((cwd / jobfile).parent), f"the folder of {jobfile}")}))
     above = _with_parameters([*general, job], [reader.variables(), flags])
-    if job.steps and use is Use.HERE:
-        what = f"{jobfile} has [steps], and this runs one job"
-        raise UsageError(what, hint=f"gridtf submit {jobfile} submits a job for each")
+    if (job.steps or job.sweep) and use is Use.HERE:
+        what = f"{jobfile} has {'[steps]' if job.steps else 'a [sweep]'}, and this runs one job"
+        raise UsageError(what, hint=f"gridtf {'submit' if job.steps else 'sweep'} {jobfile} submits a job for each")
     if job.steps and job.sweep:
         what = f"{jobfile} has [steps] and a [sweep], and a step is one job"
         raise UsageError(what, hint="write the sweep in a file of its own")

@@ -339,7 +339,10 @@ def element_spec(job: Job) -> JobSpec:
     if made is None or element not in made.elements:
         raise NotFoundError(f"{job.run_dir} is no element of a sweep")
     spec, _, _ = _submitted(run)
-    return spec.replace(params={**spec.params, **made.rows[int(element) - 1]})
+    row = made.rows[int(element) - 1]
+    number = made.numbers[int(element) - 1] if made.numbers else element
+    title = _submitted(first_of(Job(run)))[0].title  # not the name of the sweep, which would mean this job otherwise
+    return spec.replace(name=f"{title[:52]}-{number}", params={**spec.params, **row})
 
 
 def _submitted(run: RunDir) -> tuple[JobSpec, Mapping[str, str], Record]:
@@ -379,7 +382,9 @@ def rerun_failed(job: Job) -> Job:
         raise GridtfError(f"no element of the sweep is to be run again: {rest}", hint=f"gridtf list {run.path}")
     spec, sources, origin = _submitted(run)
     submitted = read_record(run.submitted, recordtypes.Submitted, own=True) or {}
-    spec = spec.replace(scheduler=submitted.get("scheduler", spec.scheduler), run_dir=str(run.path / f"rerun-{number}"))
+    again_name = f"{spec.title[:52]}-rerun-{number}"  # so that the name of the sweep still means the sweep
+    place = {"scheduler": submitted.get("scheduler", spec.scheduler), "run_dir": str(run.path / f"rerun-{number}")}
+    spec = spec.replace(name=again_name, **place)
     numbers = tuple(row.element for row in again)
     swept = made.replace(rows=tuple(made.rows[number - 1] for number in numbers), numbers=numbers)
     kept = {name: origin[name] for name in ("snapshot",) if name in origin}

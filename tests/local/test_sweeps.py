@@ -116,7 +116,7 @@ def test_table_is_sorted_by_the_best_of_a_value(here: Path) -> None:
     assert "LEAST loss" in shown[0]
     assert shown[-1] == "3 elements: 3 COMPLETED"
     rows = list(csv.DictReader(io.StringIO(call("list", name, "--csv").stdout)))
-    assert [(row["layers"], row["loss.last"], row["loss.most"]) for row in rows] == [
+    assert [(row["params.layers"], row["last.loss"], row["most.loss"]) for row in rows] == [
         (str(number), f"{number - 2}.0", f"{number}.0") for number in (1, 2, 3)
     ]
     wrong = call("list", name, "--by", "los", code=2)

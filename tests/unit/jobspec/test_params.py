@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gridtf.errors import SpecError, UsageError
-from gridtf.jobspec.config import Configured, from_arguments
+from gridtf.jobspec.config import Configured, Use, from_arguments
 from gridtf.jobspec.params import parameter
 from gridtf.jobspec.spec import JobSpec
 from gridtf.login import submission
@@ -68,6 +68,14 @@ def test_wrong_set_names_the_option(words: list[str], what: str, tmp_path: Path)
     with pytest.raises(UsageError) as caught:
         _configured(tmp_path, "job.toml", *words)
     assert caught.value.what == what
+
+
+@pytest.mark.parametrize(("table", "command"), [("sweep]\nlr = [1, 2]", "sweep"), ("steps.train]", "submit")])
+def test_file_of_several_jobs_is_not_run_here(table: str, command: str, tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(f'command = ["a"]\n[params]\nlr = 1\n[{table}\n')
+    with pytest.raises(UsageError) as caught:
+        from_arguments(["job.toml"], {"GRIDTF_SITE_CONFIG": "", "HOME": str(tmp_path)}, tmp_path, use=Use.HERE)
+    assert caught.value.hint == f"gridtf {command} job.toml submits a job for each"
 
 
 @pytest.mark.parametrize("params", [{"a b": 1}, {"a": [1]}, {"a": float("inf")}, {"a": "x\ny"}, [1]])

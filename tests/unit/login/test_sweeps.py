@@ -11,7 +11,7 @@ import pytest
 from gridtf.cli import main
 from gridtf.errors import GridtfError, NotFoundError, RunDirError
 from gridtf.login import sweeps
-from gridtf.login.job import find
+from gridtf.login.job import Job, find
 from gridtf.run import recordtypes, rundir
 from gridtf.run.rundir import RunDir, write_record
 from gridtf.schedulers.api import JobStatus
@@ -88,6 +88,8 @@ def test_only_those_that_have_not_completed_run_again(fake: FakeScheduler, rough
     made = json.loads(again.run.sweep.read_text())
     assert made == {"rows": [{"lr": 0.2}, {"lr": 0.4}], "at_once": 2, "pack": 1, "numbers": [2, 4]}
     assert again.run_dir == run.path / "rerun-1"
+    assert (find("swept").run_dir, find("swept-rerun-1").run_dir) == (run.path, again.run_dir)
+    assert sweeps.element_spec(Job(again.run.elements / "1")).title == "swept-2"
     assert json.loads(again.run.job.read_text())["origin"] == {"rerun_of": str(run.path)}
     end(again.run, "1", "COMPLETED")
     end(again.run, "2", "FAILED")
