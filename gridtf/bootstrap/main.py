@@ -146,6 +146,8 @@ def run(
         if key := next((key for key in CONDITIONS if getattr(spec, key)), ""):
             hint = "submit it with gridtf submit, or wait first: gridtf wait JOB"
             raise SpecError(key, "a job that runs here does not wait for others", hint=hint)
+        if spec.snapshot and configured.sources.get("snapshot", "").startswith("-"):
+            raise SpecError("snapshot", "a job that runs here runs the folder as it is", hint="leave it out")
     except SpecError as error:
         raise config.located(error, configured.sources) from None
     for note in precheck.notes(spec):

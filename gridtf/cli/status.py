@@ -70,11 +70,11 @@ def _list_sweep(arguments: Namespace) -> int:
     from gridtf.cli.common import find_job
     from gridtf.errors import UsageError
 
-    for flag in ("all", "state", "since", "name"):
+    for flag in ("all", "since", "name"):
         if getattr(arguments, flag) not in (None, False):
             raise UsageError(f"--{flag} is for a list of jobs", hint="leave it out, or the sweep")
     form = "json" if arguments.json else "csv" if arguments.csv else "table"
-    return sweep.show(find_job(arguments), by=arguments.by, form=form)
+    return sweep.show(find_job(arguments), by=arguments.by, form=form, states=arguments.state)
 
 
 def list_jobs(

@@ -102,20 +102,24 @@ def carry_out(
         configure: Makes the job.
         notes: Makes further notes for the user, when it is submitted.
     """
+    _need_one_form(arguments)
     if arguments.dry_run:
         from gridtf.cli import render
 
-        if arguments.json:
-            raise UsageError("--dry-run prints the job script, not JSON", hint="leave out --json, or --dry-run")
         return render.show(configure())
     from gridtf.login import submission
 
-    if arguments.follow and arguments.json:
-        raise UsageError("--follow prints logs, not JSON", hint="write --wait in its place, or leave out --json")
     given = configure()
     job = submission.submit(given.spec, given.sources, given.trusted, origin=given.origin)
     job.notes = (*job.notes, *notes(given, job))
     return announced(job, given, arguments, "logs -f", "status")
+
+
+def _need_one_form(arguments: Namespace) -> None:
+    if arguments.json and arguments.dry_run:
+        raise UsageError("--dry-run prints the job script, not JSON", hint="leave out --json, or --dry-run")
+    if arguments.json and arguments.follow:
+        raise UsageError("--follow prints logs, not JSON", hint="write --wait in its place, or leave out --json")
 
 
 def announced(job: Job, given: Configured | None, arguments: Namespace, *next_commands: str) -> int:
@@ -156,6 +160,7 @@ def _submit_steps(arguments: Namespace, steps: Mapping[str, Configured]) -> int:
     """Submit the steps of a job file, and wait for each in their order where that is wanted."""
     from gridtf.login import chains
 
+    _need_one_form(arguments)
     if arguments.dry_run:
         from gridtf.cli import render
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,12 +94,13 @@ def about(made: Sweep) -> list[str]:
 # --- the table
 
 
-def show(job: Job, *, by: str | None, form: str) -> int:
+def show(job: Job, *, by: str | None, form: str, states: Collection[str] | None = None) -> int:
     """Print the table of a sweep.
 
     Args:
         by: As for sweeps.ordered; None: by number.
         form: ``table``, ``csv`` or ``json``.
+        states: Only elements in these states; None: all.
 
     Returns:
         The exit code.
@@ -107,7 +108,7 @@ def show(job: Job, *, by: str | None, form: str) -> int:
     from gridtf.cli.show import as_json
     from gridtf.login import sweeps
 
-    rows = sweeps.rows(sweeps.first_of(job))
+    rows = [row for row in sweeps.rows(sweeps.first_of(job)) if states is None or row.state in states]
     rows, name, best = sweeps.ordered(rows, by) if by else (rows, "", "")
     if form == "json":
         output.write(f"{as_json(rows)}\n")

@@ -126,7 +126,7 @@ def notes(spec: JobSpec, made: Sequence[Row]) -> tuple[str, ...]:
     for table in spec.tasks.values():
         words += [*(table.command or ()), *map(str, table.env.values())]
     if (left := unused(words, list(made[0]))) and not spec.entry:
-        told.append(f"no command uses parameter {some(left)}: the program finds it in GRIDTF_PARAMS")
+        told.append(f"no command uses {some(left)}: the program finds {'them' if left[1:] else 'it'} in GRIDTF_PARAMS")
     return tuple(told)
 
 

@@ -230,7 +230,7 @@ def _need_room(chosen: Chosen) -> None:
     by_count = total <= most_bytes
     for path in [*chosen.files, *(chosen.links if by_count else ())]:
         large = not by_count and chosen.files[path].st_size > most_bytes // 10
-        parts[path if large else f"{path.rpartition('/')[0]}/"] += 1 if by_count else chosen.files[path].st_size
+        parts[path if large else f"{path.rpartition('/')[0] or '.'}/"] += 1 if by_count else chosen.files[path].st_size
     largest = [f"{name} ({counted(n, 'file') if by_count else size(n)})" for name, n in parts.most_common(3)]
     found = f"{'more than ' if chosen.cut else ''}{counted(count, 'file')}, {size(total)}"
     raise SpecError(

@@ -49,11 +49,13 @@ def _of_records(run: RunDir, view: JobView, now: float, values: Mapping[str, Rep
     whole = registry.whole(run)
     job, code = read_private(run.job, recordtypes.Job), read_private(whole.code, recordtypes.Code) or {}
     seconds, ended = ran(view, now), reduced.result(run)
-    cpus = None if job is None else _cpus(job.get("spec", {}), view)
-    gpus = sum(len(task.gpus) for task in view.tasks)
+    cpus = None if job is None else reduced.requested_cpus(job.get("spec", {}), [task.name for task in view.tasks])
+    gpus, more = sum(len(task.gpus) for task in view.tasks), {}
     if ended:  # an element of a sweep, of whose tasks there is nothing but this
-        cpus, gpus = ended["had"]["cpus"] or None, ended["had"]["gpus"]
+        cpus, gpus = ended["had"]["cpus"], ended["had"]["gpus"]
+        more = {"hosts": " ".join(ended["hosts"]), "tasks": ended["tasks"]}
     return {
+        **more,
         "seconds": seconds,
         "cpu_seconds": None if cpus is None or seconds is None else seconds * cpus,
         "gpu_seconds": None if seconds is None else seconds * gpus,
@@ -93,13 +95,6 @@ def ran(view: JobView, now: float) -> float | None:
     until = None if view.finished else now
     known = [max(0.0, end - begin) for begin, ended in spans if begin is not None and (end := ended or until)]
     return sum(known) if known else None
-
-
-def _cpus(spec: Mapping[str, Any], view: JobView) -> int:
-    """The CPUs that the tasks of a job have requested; one for a task that has not."""
-    types = spec.get("tasks", {})
-    of_types = (types.get(task.name.partition(":")[0], {}) for task in view.tasks)
-    return sum(int(table.get("cpus") or spec.get("cpus_per_task") or 1) for table in of_types)
 
 
 def _values(found: Mapping[str, Reported]) -> Row:

@@ -297,6 +297,8 @@ Result = {
     "params": {str: object},
     "values": {str: {"last": (Real, None), "least": Real, "most": Real, "step": (Count, None)}},
     "had": {"hosts": Count, "cpus": Count, "gpus": Count},
+    "hosts": [str],
+    "tasks": Count,
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from gridtf import files
@@ -94,11 +94,12 @@ def reduce(run: RunDir, params: Mapping[str, Any]) -> None:
     if latest is None or verdict is None or verdict.get("again", False) is not False or verdict.get("next"):
         return
     plan: Record = read_record(latest.plan, recordtypes.Outline, own=True) or {}
-    summary: Record = read_record(latest.summary, recordtypes.Summary) or {"hosts": {}}
+    tasks = recordtypes.tasks_of(plan)
+    hosts = dict.fromkeys(task.get("host", "") for task in tasks.values())
     had = {
-        "hosts": len({task.get("host") for task in plan.get("tasks", ())}),
-        "cpus": sum(host.get("sample", {}).get("cpus", 0) for host in summary["hosts"].values()),
-        "gpus": sum(task.get("gpus", 0) for task in plan.get("tasks", ())),
+        "hosts": len(hosts),
+        "cpus": requested_cpus(plan.get("spec", {}), tasks),
+        "gpus": sum(task["gpus"] for task in tasks.values()),
     }
     record = {
         "attempt": latest.number,
@@ -106,6 +107,8 @@ def reduce(run: RunDir, params: Mapping[str, Any]) -> None:
         "params": dict(params),
         "values": values(latest),
         "had": had,
+        "hosts": [*hosts],
+        "tasks": len(tasks),
     }
     if verdict.get("cause"):
         verdict["cause"]["log"] = str(run.archive)
@@ -121,6 +124,17 @@ def reduce(run: RunDir, params: Mapping[str, Any]) -> None:
         run.hooks_log.unlink(missing_ok=True)
     except OSError as error:
         raise cannot("remove what is packed in", run.path, error) from None
+
+
+def requested_cpus(spec: Mapping[str, Any], tasks: Iterable[str]) -> int:
+    """The CPUs that tasks have requested; one for a task that has not.
+
+    Args:
+        spec: The specification of their job, as JSON values.
+        tasks: Their names, such as ``worker:0``.
+    """
+    tables = (spec.get("tasks", {}).get(task.partition(":")[0], {}) for task in tasks)
+    return sum(int(table.get("cpus") or spec.get("cpus_per_task") or 1) for table in tables)
 
 
 def _pack(run: RunDir, names: list[str]) -> None:

@@ -121,7 +121,7 @@ def test_notes_tell_of_what_no_command_uses_and_of_equal_rows() -> None:
     made = sweep.rows({"lr": [0.1, 0.2, 0.1], "layers": [2]}, PARAMS, None, lambda _: random.random)
     twice = "rows of the sweep that are there already: 3 (as 1)"
     plain = sweep.notes(JobSpec(command=["python", "train.py"]), made)
-    assert plain == (twice, "no command uses parameter lr, layers: the program finds it in GRIDTF_PARAMS")
+    assert plain == (twice, "no command uses lr, layers: the program finds them in GRIDTF_PARAMS")
     assert sweep.notes(JobSpec(entry="train:main"), made) == (twice,), "a function has them from its task"
 
 

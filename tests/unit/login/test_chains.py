@@ -250,9 +250,10 @@ def test_steps_share_the_snapshot_of_the_first(
     )
 
 
-def test_render_shows_each_step(file: Callable[[], None], capsys: Captured, rough_path: Path) -> None:
+@pytest.mark.parametrize("words", [["render"], ["submit", "--dry-run"]])
+def test_render_shows_each_step(words: list[str], file: Callable[[], None], capsys: Captured, rough_path: Path) -> None:
     file()
-    assert main(["render"]) == 0
+    assert main(words) == 0
     captured = capsys.readouterr()
     assert captured.out.count("#!/bin/bash") == 3
     assert [line.split()[1] for line in captured.err.splitlines() if line.startswith("name ")] == [

@@ -482,7 +482,7 @@ def test_folder_that_is_too_large_is_refused_with_its_largest_parts(here: Path, 
     monkeypatch.setenv("GRIDTF_SNAPSHOT_FILES", "5")
     with pytest.raises(UsageError, match="has 6 files") as caught:
         submit()
-    assert caught.value.why == "the largest: data/ (2 files), / (2 files), model/ (1 file)"
+    assert caught.value.why == "the largest: data/ (2 files), ./ (2 files), model/ (1 file)"
     monkeypatch.setenv("GRIDTF_SNAPSHOT_FILES", "6")
     submit()
     monkeypatch.setenv("GRIDTF_SNAPSHOT_FILES", "many")
@@ -697,3 +697,8 @@ def test_clean_frees_what_runs_that_were_removed_by_hand_leave(
 def test_choice_is_refused_for_a_folder_that_is_gone(here: Path) -> None:
     with pytest.raises(SpecError, match="cannot read"):
         snapshot.choose(submission.prepare(JOB).replace(spec=JOB.replace(chdir="/no/where")))
+
+
+def test_job_that_runs_here_takes_none(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--snapshot", "--", "true"]) == 2
+    assert "--snapshot: a job that runs here runs the folder as it is" in capsys.readouterr().err

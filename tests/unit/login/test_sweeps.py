@@ -39,7 +39,7 @@ def end(run: RunDir, element: str, state: str, **values: float) -> None:
     verdict = {"state": state, "reason": "why", "started": 10.0, "ended": 46.0}
     told = {name: {"last": value, "least": value, "most": value, "step": 1} for name, value in values.items()}
     had = {"hosts": 1, "cpus": 2, "gpus": 0}
-    record = {"attempt": 1, "verdict": verdict, "params": {}, "values": told, "had": had}
+    record = {"attempt": 1, "verdict": verdict, "params": {}, "values": told, "had": had, "hosts": ["n1"], "tasks": 1}
     write_record(run.elements / element / run.result.name, record)
 
 
@@ -227,7 +227,7 @@ def test_dry_run_shows_the_first_rows_and_the_last(rough_path: Path, capsys: Cap
     lines = [line.strip() for line in shown.err.splitlines()[at + 1 : at + 6]]
     assert lines == [f"{number}: layers={number}, lr=0.5" for number in (1, 2, 3)] + ["…", "12: layers=12, lr=0.5"]
     assert "#SBATCH --array=1-12%4\n" in shown.out
-    assert "no command uses parameter" in shown.err
+    assert "no command uses" in shown.err
     assert not Path("gridtf-runs").exists()
 
 
@@ -263,7 +263,19 @@ def test_table_reads_one_file_of_each_element(
 def test_result_of_any_sign_is_valid() -> None:
     values = {"loss": {"last": -1.5, "least": -2, "most": 0.0, "step": None}}
     record = {"attempt": 1, "verdict": {"state": "COMPLETED"}, "params": {}, "values": values}
-    assert recordtypes.check(recordtypes.Result)({**record, "had": {"hosts": 1, "cpus": 0, "gpus": 0}}) == ""
+    assert (
+        recordtypes.check(recordtypes.Result)(
+            {**record, "had": {"hosts": 1, "cpus": 0, "gpus": 0}, "hosts": ["n1"], "tasks": 1}
+        )
+        == ""
+    )
     progress = {"step": 1, "values": {"loss": -1.5}, "time": 1.0, "ranges": {"loss": [-2.5, -1.5]}}
     assert recordtypes.check(recordtypes.Progress)(progress) == ""
     assert recordtypes.check(recordtypes.Progress)({**progress, "ranges": {"loss": [float("nan"), 1]}})
+
+
+def test_table_of_elements_in_some_states(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
+    run = RunDir(swept(capsys, "[sweep]\nlr = [0.1, 0.2, 0.3]\n")["run_dir"])
+    end(run, "2", "FAILED")
+    assert main(["list", "swept", "--state", "FAILED", "--json"]) == 0
+    assert [row["element"] for row in json.loads(capsys.readouterr().out)] == [2]

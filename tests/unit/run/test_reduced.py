@@ -67,7 +67,7 @@ def test_few_files_stay_and_tell_the_same(tmp_path: Path) -> None:
     assert run.archive.stat().st_mode & 0o777 == 0o600
     result = json.loads(run.result.read_text())
     assert (result["attempt"], result["params"]) == (2, {"lr": 0.1})
-    assert result["had"] == {"hosts": 1, "cpus": 4, "gpus": 2}
+    assert (result["had"], result["hosts"], result["tasks"]) == ({"hosts": 1, "cpus": 2, "gpus": 2}, ["n1"], 2)
     assert result["verdict"]["cause"]["log"] == str(run.archive)
     assert {**reported(run), "bad": None} == {**before, "bad": None}
     records = read(run, None)
