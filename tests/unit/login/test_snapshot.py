@@ -700,5 +700,5 @@ def test_choice_is_refused_for_a_folder_that_is_gone(here: Path) -> None:
 
 
 def test_job_that_runs_here_takes_none(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "--snapshot", "--", "true"]) == 2
+    assert main(["run", "--quiet", "--snapshot", "--", "true"]) == 2
     assert "--snapshot: a job that runs here runs the folder as it is" in capsys.readouterr().err
