@@ -222,7 +222,7 @@ class Trackers:
         }
         for number, command in enumerate(self._commands, 1):
             head = f"{strftime('%F %T', localtime())} {event}, attempt {record['attempt']}, hook {number}"
-            how, over = _run_one(command, json.dumps(record), env, run.hooks_log, head, limit)
+            how, over = _run_one(command, f"{json.dumps(record)}\n", env, run.hooks_log, head, limit)
             if how:  # without the command, which may contain a key
                 launcher.sendall(json.dumps({"how": f"hook {number} {how}"}).encode() + b"\n")
             if over:
