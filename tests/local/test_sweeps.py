@@ -7,6 +7,7 @@ import io
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,18 @@ def test_sweep_that_is_cancelled_half_way_keeps_what_has_ended(here: Path) -> No
     assert again.wait().state == "COMPLETED"
     assert sorted(os.listdir(again.run.elements)) == ["1", "2", "3", "4", "5"]
     assert states(job) == ["COMPLETED"] * 6
+
+
+def test_hooks_of_an_element_are_told_its_parameters_and_the_commit(here: Path) -> None:
+    for words in (("init", "-q"), ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x", "--allow-empty")):
+        subprocess.run(["git", *words], cwd=here, check=True)
+    job = sweep(here, "--on", "cat > told-$GRIDTF_EVENT-$GRIDTF_JOB_ID", axis="[5, 6]")
+    until(lambda: len([*here.glob("told-end-*")]) == 2, "the ends of both")
+    until(lambda: all(path.read_text().endswith("\n") for path in here.glob("told-end-*")), "what they are told")
+    told = [json.loads(path.read_text()) for path in sorted(here.glob("told-end-*"))]
+    assert [record["params"] for record in told] == [{"layers": 5}, {"layers": 6}]
+    assert {record["commit"] for record in told} == {json.loads(job.run.code.read_text())["commit"]}
+    assert [record["state"] for record in told] == ["COMPLETED", "COMPLETED"]
 
 
 def test_element_is_cancelled_alone(here: Path) -> None:
