@@ -157,6 +157,26 @@ def _print_whole_lines():
             stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
 
 
+def _use_snapshot():
+    # type: () -> None
+    """Have what an editable install names in the folder of a snapshot be imported from that."""
+    top, copy = (os.path.realpath(os.environ["GRIDTF_SNAPSHOT_" + end]) for end in ("FROM", "TO"))
+    if not (os.getcwd() + os.sep).startswith(copy + os.sep):  # another job, of which this one was submitted
+        return
+
+    def moved(path):
+        # type: (str) -> str
+        real = os.path.realpath(path)
+        copied = copy + real[len(top) :]
+        inside = (real + os.sep).startswith(top + os.sep) and os.path.exists(copied)
+        return copied if inside and os.path.realpath(copied) == copied else path  # a link leads to what is no code
+
+    sys.path[:] = map(moved, sys.path)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("__editable__"):  # setuptools' finder
+            module.MAPPING.update({key: moved(path) for key, path in module.MAPPING.items()})
+
+
 def _load_hidden():
     # type: () -> None
     """Load the sitecustomize of the user's or the site's, which this one hides. Its errors are its own."""
@@ -178,9 +198,9 @@ if __name__ == "sitecustomize":
             _show_stacks()  # first, so that what others register takes its place
     except Exception:  # without it, the program runs as well
         pass
-    for _step in (_show_crashes, _print_whole_lines):
+    for _step in (_show_crashes, _print_whole_lines, _use_snapshot):
         try:
-            if _wanted:
+            if _wanted and (_step is not _use_snapshot or "GRIDTF_SNAPSHOT_TO" in os.environ):
                 _step()
         except Exception:
             pass

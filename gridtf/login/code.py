@@ -25,7 +25,8 @@ _SECONDS = 2.0  # for all questions of a submission; a work tree on a slow file 
 _LEFT = 0.2  # for the end of one that was killed
 _MOST_DIFF = 1 << 20  # bytes
 _MOST_NAMES = 1000  # of untracked and of changed files, and of changed ones
-# What a repository's configuration could have git run is turned off; no lock is taken.
+# What a repository's configuration could have git run is turned off, but for filters such as that of Git LFS, without
+# which other files would differ; git refuses to work in a repository of another user. No lock is taken.
 _SAFE = ("--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 _DIFF = ("--literal-pathspecs", "diff", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD", "--")
 _SECRET = re.compile("|".join(map(translate, SECRETS)))
@@ -57,7 +58,7 @@ def git(folder: Path, *words: str) -> subprocess.Popen[bytes] | None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**environ, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"},
+            env={**environ, "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C"},
         )
     except OSError:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gridtf.errors import RunDirError
-from gridtf.run import recordtypes
+from gridtf.run import recordtypes, registry
 from gridtf.run.rundir import RunDir, read_private, read_record
 from gridtf.text import counted
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 def code_of(run: RunDir) -> dict[str, Any] | None:
     """What is known of the code and the Python of a job, as JobView has it; nothing for other users."""
-    latest = run.latest()
+    latest, whole = run.latest(), registry.whole(run)
     try:
-        known = read_private(run.code, recordtypes.Code) or {}
-        origin = (read_private(run.job, recordtypes.Job) or {}).get("origin", {})
+        known = read_private(whole.code, recordtypes.Code) or {}
+        origin = (read_private(whole.job, recordtypes.Job) or {}).get("origin", {})
         packages = (read_record(latest.packages, recordtypes.Packages) if latest else None) or {}
     except RunDirError:  # one of them is damaged
         return None

@@ -14,9 +14,9 @@ from pathlib import Path
 from gridtf import __version__
 from gridtf.errors import RunDirError
 from gridtf.report import page
+from gridtf.report.codediff import files_of
 from gridtf.report.gather import gather
-from gridtf.run import recordtypes
-from gridtf.run.rundir import RunDir, cannot, open_plain, read_record
+from gridtf.run.rundir import RunDir, cannot, open_plain
 from gridtf.secrets import MASK, Masker
 from gridtf.text import plain, size
 
@@ -103,8 +103,7 @@ def _code(snapshot: str | None) -> dict[str, Path]:
     if snapshot is None:
         return {}
     folder, total, taken = Path(snapshot), 0, {}
-    record = read_record(folder.with_name(f"{folder.name}.json"), recordtypes.Snapshot, own=True) or {"files": {}}
-    sizes = [((folder / name).lstat().st_size, name) for name in record["files"] if (folder / name).is_file()]
+    sizes = [((folder / name).lstat().st_size, name) for name in files_of(folder) if (folder / name).is_file()]
     for length, name in sorted(sizes):
         total += length
         if total <= _ALL_CODE:

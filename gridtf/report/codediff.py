@@ -6,20 +6,18 @@ import difflib
 import filecmp
 import os
 import re
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from gridtf import files
 from gridtf.errors import RunDirError
 from gridtf.run import recordtypes, registry
-from gridtf.run.rundir import RunDir, open_plain, read_private, read_text
+from gridtf.run.rundir import RunDir, open_plain, read_private, read_record, read_text
 from gridtf.values import Value
 
 _MOST_LINES = 2000
 _MOST_BYTES = 1 << 18  # of a file; larger ones are only said to differ
-_MOST_FILES = 100_000  # of a snapshot
 _SECONDS = 20.0  # for git
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 # As another user's repository could want: no program of its configuration is run.
@@ -60,7 +58,7 @@ def code_diff(first: RunDir, second: RunDir, names: tuple[str, str]) -> CodeDiff
     """
     folders = [_snapshot(run) for run in (first, second)]
     if folders[0] and folders[1]:
-        return _bounded(_of_folders(folders[0], folders[1])) if folders[0] != folders[1] else CodeDiff()
+        return _bounded(_of_folders((folders[0], folders[1]))) if folders[0] != folders[1] else CodeDiff()
     records = [code_of(run) for run in (first, second)]
     missing = [name for name, record in zip(names, records, strict=True) if not record.get("commit")]
     if missing:
@@ -87,7 +85,7 @@ def _snapshot(run: RunDir) -> Path | None:
     """The folder with the snapshot of a run; None without one that can be read."""
     for place in (run, registry.whole(run)):
         named = (read_private(place.job, recordtypes.Job) or {}).get("origin", {}).get("snapshot")
-        if named and files.is_folder(named) and os.access(named, os.R_OK | os.X_OK):
+        if named and files.is_folder(named) and files_of(Path(named)):
             return Path(named)
     return None
 
@@ -102,13 +100,28 @@ def _bounded(lines: Iterator[str]) -> CodeDiff:
     return CodeDiff("\n".join(kept))
 
 
-def _of_folders(first: Path, second: Path) -> Iterator[str]:
-    both = [{*islice(_below(folder), _MOST_FILES)} for folder in (first, second)]
-    common = both[0] & both[1]
+def files_of(snapshot: Path) -> Collection[str]:
+    """The files of a snapshot as it was made, not what the job has written there; none without a record of this user's.
+
+    Args:
+        snapshot: Its folder.
+
+    Raises:
+        RunDirError: When its record is damaged.
+    """
+    record = snapshot.with_name(f"{snapshot.name}.json")
+    if not os.access(record, os.R_OK):
+        return ()
+    found: Collection[str] = (read_record(record, recordtypes.Snapshot, own=True) or {"files": {}})["files"]
+    return found
+
+
+def _of_folders(folders: tuple[Path, Path]) -> Iterator[str]:
+    both = [{*files_of(folder)} for folder in folders]
     for name in sorted(both[0] | both[1]):
-        paths = first / name, second / name
+        paths = [folder / name for folder in folders]
         try:
-            if name in common and _equal(*paths):
+            if name in both[0] & both[1] and _equal(*paths):
                 continue
             texts = [_lines(path) if name in there else [] for path, there in zip(paths, both, strict=True)]
         except (OSError, RunDirError):
@@ -119,13 +132,6 @@ def _of_folders(first: Path, second: Path) -> Iterator[str]:
             continue
         old, new = (f"{side}/{name}" if name in there else "/dev/null" for side, there in zip("ab", both, strict=True))
         yield from difflib.unified_diff(texts[0], texts[1], old, new, lineterm="")
-
-
-def _below(folder: Path) -> Iterator[str]:
-    """The files and links below a folder, as paths from there; no link is followed."""
-    for place, folders, names in os.walk(folder):
-        links = [name for name in folders if files.is_link(Path(place, name))]
-        yield from (os.path.relpath(Path(place, name), folder) for name in (*names, *links))
 
 
 def _equal(first: Path, second: Path) -> bool:
@@ -149,7 +155,8 @@ def _of_commits(records: list[Mapping[str, Any]], commits: list[str]) -> str | N
 
     if not all(map(_COMMIT.fullmatch, commits)):
         return None
-    environ = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")} | {"LC_ALL": "C"}
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}
+    environ |= {"LC_ALL": "C", "GIT_NO_LAZY_FETCH": "1"}  # by a command of the configuration
     for folder in dict.fromkeys(str(record["folder"]) for record in records if "folder" in record):
         words = (*_GIT, "-C", folder, "diff", "--no-ext-diff", "--no-textconv", "--no-color", *commits, "--")
         try:

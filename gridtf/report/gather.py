@@ -15,7 +15,7 @@ from gridtf.observe.state import JobView
 from gridtf.report import resources
 from gridtf.report.timeline import Attempt, AttemptData, attempts
 from gridtf.report.usage import Usage
-from gridtf.run import recordtypes, reduced
+from gridtf.run import recordtypes, reduced, registry
 from gridtf.run.rundir import Attempt as Paths
 from gridtf.run.rundir import Record, RunDir, is_cut, listdir, read_record, read_text
 from gridtf.states import JobState
@@ -105,8 +105,11 @@ def gather(run: RunDir, now: float, view: JobView | None = None, *, with_code: b
     try:
         with reduced.unpacked(run) as place:
             if place is not run:  # an element of a sweep that has ended: its attempts are packed
-                made = _gather(place, now, None, with_code=with_code)
-                return made.replace(view=made.view.replace(run_dir=run.path, output_dir=run.output))
+                made = _gather(place, now, None, with_code=False)
+                code = {**(code_of(run) or {}), **made.code}  # of the sweep, and the Python of the attempt
+                diff = _Reader(run.path).text(registry.whole(run).diff) if with_code else None
+                view = made.view.replace(run_dir=run.path, output_dir=run.output)
+                return made.replace(view=view, code=code, diff=diff)
     except RunDirError:  # the archive is another user's
         pass
     return _gather(run, now, view, with_code=with_code)
@@ -138,7 +141,7 @@ def _gather(run: RunDir, now: float, view: JobView | None, *, with_code: bool) -
         damaged=tuple(reader.damaged),
         now=now,
         code=code_of(run) or {},
-        diff=reader.text(run.diff) if with_code else None,
+        diff=reader.text(registry.whole(run).diff) if with_code else None,
     )
 
 

@@ -13,7 +13,7 @@ from tests.support.clusterfaults import NODES, no_process_left
 from tests.support.clusterjobs import ClusterJob
 
 THREE_HOSTS = {"slurm": ("--nodes", "3", "--tasks-per-node", "1"), "sge": ("--pe", "one", "--slots", "3")}
-NOTES = "cat >> ~/told-$GRIDTF_JOB_ID; echo >> ~/told-$GRIDTF_JOB_ID"
+NOTES = "cat >> ~/told-$GRIDTF_JOB_ID"
 ENV = ("--env", "PATH", "--env", f"PYTHONPATH={CHECKOUT}", "--kill-grace", "1")
 
 

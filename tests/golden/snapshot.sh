@@ -18,11 +18,14 @@ _gridtf_stop() {
 cd -- /s/.snapshots/d/sub || _gridtf_stop 'cannot change to the working folder on this host: see --chdir'
 
 # Modules of the folder are those of its snapshot
-_gridtf_from=/home/me _gridtf_to=/s/.snapshots/d _gridtf_path=
+export GRIDTF_SNAPSHOT_FROM=/home/me GRIDTF_SNAPSHOT_TO=/s/.snapshots/d
+_gridtf_path=
 while [ -n "${PYTHONPATH-}" ] && IFS= read -r -d : _gridtf_one; do
     case "${_gridtf_one}" in
-    "${_gridtf_to}" | "${_gridtf_to}"/*) ;;
-    "${_gridtf_from}" | "${_gridtf_from}"/*) _gridtf_one=${_gridtf_to}${_gridtf_one#"${_gridtf_from}"} ;;
+    "${GRIDTF_SNAPSHOT_TO}" | "${GRIDTF_SNAPSHOT_TO}"/*) ;;
+    "${GRIDTF_SNAPSHOT_FROM}" | "${GRIDTF_SNAPSHOT_FROM}"/*)
+        _gridtf_one=${GRIDTF_SNAPSHOT_TO}${_gridtf_one#"${GRIDTF_SNAPSHOT_FROM}"}
+        ;;
     esac
     _gridtf_path+=${_gridtf_path:+:}${_gridtf_one}
 done < <(printf '%s:' "${PYTHONPATH-}")

@@ -17,7 +17,7 @@ from tests.support.commands import call, python, submit
 from tests.support.fixtures import Launch
 from tests.support.jobs import LaunchedJob, until
 
-NOTES = "cat >> notes; echo >> notes; echo $GRIDTF_EVENT >> names"
+NOTES = "read -r line && printf '%s\\n' \"$line\" >> notes; echo $GRIDTF_EVENT >> names"
 STEPS = """
 import os, sys, time
 import gridtf

@@ -64,6 +64,17 @@ def test_lines_that_hang_are_ended_in_time(launch: Launch, tmp_path: Path) -> No
     assert not alive(job.written("pid"))
 
 
+def test_log_of_lines_that_print_much_is_begun_anew(launch: Launch, tmp_path: Path) -> None:
+    setup = ["yes | head -c 40000000", "touch printed", "until [ -e go ]; do sleep 0.05; done", "echo last"]
+    job = launch("true", host_setup=setup, **ONE)
+    until(lambda: (tmp_path / "printed").exists(), "the end of the output")
+    (log,) = job.attempt.host_setup.iterdir()
+    until(lambda: log.stat().st_size < 20_000_000, "a shorter log")
+    (tmp_path / "go").touch()
+    assert job.wait() == 0, job.output
+    assert log.read_text().endswith("last\n")
+
+
 def test_cancelled_job_ends_lines_and_what_they_have_started(launch: Launch, tmp_path: Path) -> None:
     job = launch("true", host_setup=["setsid sleep 1000 & echo $! > daemon", "sleep 1000"], **ONE)
     daemon = job.written("daemon")

@@ -110,6 +110,37 @@ def test_subfolder_imports_from_the_top_of_its_repository(folder: Path, monkeypa
     assert printed(job).splitlines()[0] == f"lib-1 {snapshot_of(job)}/sub"
 
 
+FINDER = """\
+import importlib.util, sys
+MAPPING = {{"mapped": {path!r}}}
+def find_spec(name, path=None, target=None):
+    found = MAPPING.get(name)
+    return found and importlib.util.spec_from_file_location(name, found + "/__init__.py")
+sys.meta_path.append(sys.modules[__name__])
+"""
+
+
+def test_editable_install_of_the_folder_is_that_of_the_snapshot(folder: Path, tmp_path: Path) -> None:
+    """By a path, and by a finder as setuptools writes it; the virtual environment in the folder is a link."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / ".venv"], check=True)
+    (packages,) = (folder / ".venv").glob("lib/python*/site-packages")
+    (packages / "extra.py").touch()
+    for name in ("src/pathed", "mapped"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "__init__.py").write_text("WHO = 'it-1'\n")
+    (packages / "__editable___mapped_finder.py").write_text(FINDER.format(path=str(folder / "mapped")))
+    (packages / "x.pth").write_text(f"{folder / 'src'}\nimport __editable___mapped_finder\n")
+    (folder / "tools").mkdir()
+    (folder / "tools" / "run.py").write_text("import extra, pathed, mapped\nprint(pathed.WHO, mapped.WHO)\n")
+    python = ("--setup", waiting(folder), "--", ".venv/bin/python", "tools/run.py")
+    job = submit("--workers", "1", "--snapshot", *python)
+    for name in ("src/pathed", "mapped"):
+        (folder / name / "__init__.py").write_text("WHO = 'it-2'\n")
+    (folder / "data" / "go").touch()
+    ended(job)
+    assert printed(job) == "it-1 it-1\n"
+
+
 def test_resumed_job_and_each_of_its_starts_run_the_snapshot(folder: Path) -> None:
     program = "import os, sys, lib\nprint(lib.WHO, flush=True)\nif not os.path.exists('data/done'): sys.exit(42)\n"
     (folder / "train.py").write_text(program)

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,13 @@ def sweep(here: Path, *words: str, fails: str = "", waits: str = "", axis: str =
     text += f"tasks.worker.count = 1\n[params]\nlayers = 4\n[sweep]\nlayers = {axis}\n"
     (here / "gridtf.toml").write_text(text)
     return Job(as_json("sweep", "gridtf.toml", *words)["run_dir"])
+
+
+def committed(here: Path) -> None:
+    """Commit all that is in the folder."""
+    own = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for words in (("init", "-q"), ("add", "."), (*own, "commit", "-qm", "x", "--allow-empty")):
+        subprocess.run(["git", *words], cwd=here, check=True)
 
 
 def table(job: Job) -> dict[int, dict[str, Any]]:
@@ -139,6 +147,37 @@ def test_sweep_that_is_cancelled_half_way_keeps_what_has_ended(here: Path) -> No
     assert again.wait().state == "COMPLETED"
     assert sorted(os.listdir(again.run.elements)) == ["1", "2", "3", "4", "5"]
     assert states(job) == ["COMPLETED"] * 6
+
+
+def test_hooks_of_an_element_are_told_its_parameters_and_the_commit(here: Path) -> None:
+    committed(here)
+    job = sweep(here, "--on", "cat > told-$GRIDTF_EVENT-$GRIDTF_JOB_ID", axis="[5, 6]")
+    until(lambda: len([*here.glob("told-end-*")]) == 2, "the ends of both")
+    until(lambda: all(path.read_text().endswith("\n") for path in here.glob("told-end-*")), "what they are told")
+    told = [json.loads(path.read_text()) for path in sorted(here.glob("told-end-*"))]
+    assert [record["params"] for record in told] == [{"layers": 5}, {"layers": 6}]
+    assert {record["commit"] for record in told} == {json.loads(job.run.code.read_text())["commit"]}
+    assert [record["state"] for record in told] == ["COMPLETED", "COMPLETED"]
+
+
+def test_element_has_the_code_of_the_sweep(here: Path) -> None:
+    for name in ("program.py", "old.py"):
+        (here / name).write_text("old = 1\n")
+    committed(here)
+    job = sweep(here, "--snapshot", waits="2", axis="[1, 2]")
+    until(lambda: (element(job, 1).path / "result.json").exists(), "the end of the first one")
+    code = json.loads(job.run.code.read_text())
+    for name in ("swept_1", "swept_2"):
+        until(lambda name=name: status(name)["code"], "the element")  # type: ignore[misc]
+        known = status(name)["code"]
+        assert known["commit"] == code["commit"]
+        assert Path(known["snapshot"], "old.py").exists()
+        call("report", name, "--with-code", "-o", f"{name}.html")
+        page = (here / f"{name}.html").read_text()
+        assert code["commit"][:12] in page
+        assert "-old = 1" in page
+    (here / "go").touch()
+    job.cancel()
 
 
 def test_element_is_cancelled_alone(here: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from gridtf import contract, files, schedulers
 from gridtf.bootstrap.agent.conversation import Conversation
 from gridtf.bootstrap.agent.hoststate import HostState
@@ -26,6 +28,7 @@ _gridtf_above=${{LINENO}}
 trap - ERR
 command -p env -0 >&{told}
 """
+_MOST_LOG = 16 << 20  # bytes, beyond which the log is begun anew
 _OF_THE_SHELL = frozenset({"_", "SHLVL", "PWD", "OLDPWD"})
 
 
@@ -67,6 +70,8 @@ def run(plan: AttemptPlan, scheduler: Scheduler, state: HostState, talk: Convers
                 state.supervisor.collect()
                 if others[pid] is not None:
                     break
+                if os.fstat(output.fileno()).st_size > _MOST_LOG:
+                    output.truncate(0)  # it is open for appending
                 talk.report()
                 talk.listen()
         finally:

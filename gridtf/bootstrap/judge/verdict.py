@@ -45,6 +45,7 @@ _HINTS = (
     ("ModuleNotFoundError", "is it in another environment? --setup 'source ENV/bin/activate' activates it in the job"),
     ("No space left on device", "a disk is full: look at df on that host and at your quota"),
     ("Disk quota exceeded", "your quota is used up"),
+    ("PermissionError", "with --snapshot, code is read-only: write to OUTPUT_DIR, or name that file in .gridtfignore"),
     ("OutOfMemoryError", _GPU_MEMORY),
     ("MemoryError", _TASK_MEMORY),
     ("std::bad_alloc", _TASK_MEMORY),

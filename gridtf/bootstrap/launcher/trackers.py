@@ -24,6 +24,7 @@ from gridtf.bootstrap.system import System
 from gridtf.bootstrap.wire.helper import Helper
 from gridtf.errors import GridtfError
 from gridtf.host import processes
+from gridtf.run import registry
 from gridtf.run.rundir import Record, read_record
 from gridtf.states import JobState
 
@@ -207,7 +208,7 @@ class Trackers:
         processes.die_with_parent(self._job.system.pid, signal.SIGTERM)
         run, event = self._job.run, record["event"]
         with contextlib.suppress(GridtfError):
-            code = read_record(run.path / "code.json", {"commit?": (str, None)}, own=True)
+            code = read_record(registry.whole(run).code, {"commit?": (str, None)}, own=True)
             record["commit"] = (code or {}).get("commit")
         variables = {name: text for name, text in self._job.spec.env.items() if "{" not in text}
         env = {
@@ -222,7 +223,7 @@ class Trackers:
         }
         for number, command in enumerate(self._commands, 1):
             head = f"{strftime('%F %T', localtime())} {event}, attempt {record['attempt']}, hook {number}"
-            how, over = _run_one(command, json.dumps(record), env, run.hooks_log, head, limit)
+            how, over = _run_one(command, f"{json.dumps(record)}\n", env, run.hooks_log, head, limit)
             if how:  # without the command, which may contain a key
                 launcher.sendall(json.dumps({"how": f"hook {number} {how}"}).encode() + b"\n")
             if over:

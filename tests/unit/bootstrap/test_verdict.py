@@ -110,6 +110,7 @@ def test_verdict_on_an_exception_has_the_hint_for_its_message(attempt: Attempt) 
     [
         ("ModuleNotFoundError: No module named 'tensorflow'", "TensorFlow is not in the task's Python"),
         ("OSError: [Errno 28] No space left on device: '/data/x'", "a disk is full"),
+        ("PermissionError: [Errno 13] Permission denied: 'config.json'", "with --snapshot, code is read-only"),
         ("MemoryError", "the task ran out of memory"),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 30.00 GiB.", "the GPU or the host ran out"),
         ("RuntimeError: can't start new thread", "the limit on your processes and threads"),

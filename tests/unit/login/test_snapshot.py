@@ -544,8 +544,8 @@ def test_inherited_python_path_is_that_of_the_snapshot(here: Path) -> None:
     """Set-up lines may have named folders of the snapshot already."""
     job = submission.submit(JOB)
     copy, text = taken(job), job.run.script.read_text()
-    assert "_gridtf_from" not in submission.submit(JOB.replace(env={"PYTHONPATH": "x"})).run.script.read_text()
-    code = text[text.index("_gridtf_from=") : text.index("\nexport GRIDTF_RUN_DIR")]
+    assert "_gridtf_path" not in submission.submit(JOB.replace(env={"PYTHONPATH": "x"})).run.script.read_text()
+    code = text[text.index("export GRIDTF_SNAPSHOT_FROM=") : text.index("\nexport GRIDTF_RUN_DIR")]
     for before, after in {
         f"{here}": f"{copy}",
         f"{here}2:/x": f"{here}2:/x",

@@ -35,14 +35,19 @@ def two(tmp_path: Path) -> tuple[RunDir, RunDir]:
     return first, second
 
 
-def snapshots(two: tuple[RunDir, RunDir], *contents: dict[str, str | bytes]) -> tuple[Path, Path]:
-    """Give runs snapshots with these files."""
+def snapshots(two: tuple[RunDir, RunDir], *contents: dict[str, str | bytes | Path]) -> tuple[Path, Path]:
+    """Give runs snapshots with these files and links."""
     made = []
     for run, content in zip(two, contents, strict=True):
         folder = run.path.parent / f"snapshot-{run.path.name}"
         for name, data in content.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(data if isinstance(data, bytes) else data.encode())
+            if isinstance(data, Path):
+                (folder / name).symlink_to(data)
+            else:
+                (folder / name).write_bytes(data if isinstance(data, bytes) else data.encode())
+        record = {"top": str(folder), "files": dict.fromkeys(content, ""), "code": {}, "diff": ""}
+        write_record(folder.with_name(f"{folder.name}.json"), record)
         recordedruns.describe(run, origin={"snapshot": str(folder)})
         made.append(folder)
     return made[0], made[1]
@@ -104,14 +109,17 @@ def test_specification_of_another_user_is_not_known(
 
 def test_code_of_two_snapshots(two: tuple[RunDir, RunDir]) -> None:
     many = "".join(f"{number}\n" for number in range(60_000))
-    first, second = snapshots(
-        two,
-        {"same.bin": b"\0", "sub/train.py": "a\nb\nc\n", "old.py": "x", "data.bin": b"\0a", "large.csv": many},
-        {"same.bin": b"\0", "sub/train.py": "a\nB\nc\n", "new.py": "y", "data.bin": b"\0b", "large.csv": many + "1"},
-    )
-    for folder, place in ((first, "/data/one"), (second, "/data/two")):
-        (folder / "data").symlink_to(place)
+    one: dict[str, str | bytes | Path] = {"same.bin": b"\0", "sub/train.py": "a\nb\nc\n", "data.bin": b"\0a"}
+    one |= {"large.csv": many, "old.py": "x", "data": Path("/data/one")}
+    other = {**one, "sub/train.py": "a\nB\nc\n", "data.bin": b"\0b", "large.csv": many + "1"}
+    other |= {"new.py": "y", "data": Path("/data/two"), "pipe": ""}
+    del other["old.py"]
+    first, second = snapshots(two, one, other)
+    (second / "pipe").unlink()
     os.mkfifo(second / "pipe")
+    for folder in (first, second):  # by the job
+        (folder / "__pycache__").mkdir()
+        (folder / "__pycache__" / "train.pyc").write_text(str(folder))
     found = code_diff(*two, NAMES)
     assert found == CodeDiff(
         """\
