@@ -25,6 +25,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         snapshot.mkdir()
         (snapshot / "train.py").write_text(f"lr = {lr}\x1b[2J\nAPI_KEY = 'hunter22-secret'\n")
         sources = {"params.lr": "--set", "command": f"gridtf.toml:{lr}"}
+        about = {"top": str(tmp_path), "files": {"train.py": ""}, "code": {}, "diff": ""}
+        (tmp_path / f"snapshot-{name}.json").write_text(json.dumps(about))
         origin = {"snapshot": str(snapshot)}
         recordedruns.describe(
             run, sources, origin, params={"lr": lr, "tag": f"\x9b{lr}"}, command=command, name="digits"
