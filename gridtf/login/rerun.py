@@ -8,7 +8,7 @@ from pathlib import Path
 from gridtf import __version__, files, schedulers
 from gridtf.contract import OUTPUT_DIR
 from gridtf.errors import GridtfError, SpecError
-from gridtf.jobspec import config
+from gridtf.jobspec import config, placeholders
 from gridtf.jobspec.spec import JobSpec
 from gridtf.login import sweeps
 from gridtf.login.job import Job
@@ -57,8 +57,9 @@ def again(job: Job, typed: config.Typed, *, code_now: bool = False) -> config.Co
     made = schedulers.with_options(
         lambda table, complete: config.change(spec, source, typed, os.environ, here(), table, complete=complete)
     )
-    results = made.spec.env.get(OUTPUT_DIR, "")
-    if results and "{" not in results and made.sources[_OUTPUT] == source:
+    kept = made.sources.get(_OUTPUT) == source  # it is no folder that the command line names
+    results, new = (placeholders.fixed(one.env[OUTPUT_DIR] if kept else "", one.params) for one in (spec, made.spec))
+    if results and results == new:
         hint = f"choose another folder: --env {OUTPUT_DIR}=DIR; `gridtf resume` goes on with the training in it"
         raise GridtfError(f"{job.name} has its results in {results}, where this job would write as well", hint=hint)
     origin = {"rerun_of": str(job.run_dir)}
