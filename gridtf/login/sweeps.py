@@ -27,7 +27,7 @@ from gridtf.login import submission
 from gridtf.login.job import Job
 from gridtf.observe import jobs
 from gridtf.observe.outcome import Reported, of_record, reported
-from gridtf.run import recordtypes, reduced, registry
+from gridtf.run import following, recordtypes, reduced, registry
 from gridtf.run.rundir import Record, RunDir, is_ours, listdir, owner, read_private, read_record
 from gridtf.states import ENDED, JobState
 from gridtf.values import Value, of_dict
@@ -382,6 +382,8 @@ def rerun_failed(job: Job) -> Job:
         rest = f"{going} have not ended" if going else "all have completed"
         raise GridtfError(f"no element of the sweep is to be run again: {rest}", hint=f"gridtf list {run.path}")
     spec, sources, origin = _submitted(run)
+    if any(row.cost or following.begun(RunDir(row.run_dir)) for row in table):  # the jobs that it waited for have ended
+        spec = spec.replace(**dict.fromkeys(following.CONDITIONS, ()))
     submitted = read_record(run.submitted, recordtypes.Submitted, own=True) or {}
     spec = spec.replace(scheduler=submitted.get("scheduler", spec.scheduler), run_dir=str(run.path / f"rerun-{number}"))
     numbers = tuple(row.element for row in again)

@@ -236,6 +236,7 @@ def test_array_and_its_elements(first: Job, capsys: Captured, monkeypatch: pytes
     single = again(capsys, str(element.path), "--set", "lr=2")
     assert spec_of(single).params == {"lr": 2.0, "layers": 9}
     assert (single.run_dir.parent, single.id) == (first.run_dir.parent, "102")
+    assert (single.name, find(first.name).id) == (f"{first.name}-3", first.id), "the name stays the sweep's"
     assert json.loads(single.run.job.read_text())["origin"] == {"rerun_of": str(element.path)}
 
 

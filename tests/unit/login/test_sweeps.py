@@ -174,6 +174,16 @@ def test_elements_are_not_run_again_twice(fake: FakeScheduler, rough_path: Path,
     assert fake.count == 1
 
 
+def test_conditions_that_were_met_do_not_count_again(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
+    assert main(["submit", "--name", "first", "--scheduler", "slurm", "--", "true"]) == 0
+    capsys.readouterr()
+    run = RunDir(swept(capsys, "[sweep]\nlr = [0.1, 0.2]\n", "--after", "first")["run_dir"])
+    end(run, "2", "FAILED")
+    find("first").run_dir.rename("removed")
+    again = sweeps.rerun_failed(find("swept"))
+    assert "after" not in json.loads(again.run.job.read_text())["spec"]
+
+
 def test_submit_refuses_a_sweep(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
     write("[sweep]\nlr = [1]\n")
     assert main(["submit", "job.toml"]) == 2
