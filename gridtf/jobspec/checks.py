@@ -529,11 +529,16 @@ def _check_params(spec: JobSpec) -> None:
         if not isinstance(value, bool | int | float | str) or not finite:
             what = f"{spell(value)} is neither a number nor a text, nor true or false"
             raise SpecError(key, what, hint="several values of one parameter are a sweep: write them in [sweep]")
-        if isinstance(value, str) and any(ord(char) < 32 for char in value):
-            raise SpecError(key, f"{value!r} contains a control character", hint="leave out newlines and tabs")
+        check_parameter(key, value)
     if (size := len(json.dumps(params)) + len("GRIDTF_PARAMS=")) > units.LONGEST_VARIABLE:
         what = f"{size} bytes as JSON, and Linux allows {units.LONGEST_VARIABLE} in a variable, GRIDTF_PARAMS"
         raise SpecError("params", what, hint="pass large values in a file, and its path as the parameter")
+
+
+def check_parameter(key: str, value: object) -> None:
+    """Refuse the value of a parameter that no argument can have."""
+    if isinstance(value, str) and any(ord(char) < 32 for char in value):
+        raise SpecError(key, f"{value!r} contains a control character", hint="leave out newlines and tabs")
 
 
 def _check_around(spec: JobSpec) -> None:

@@ -93,6 +93,16 @@ def parameters(params: Mapping[str, object]) -> dict[str, str]:
     return {f"{PARAMS}.{name}": _text(value) for name, value in params.items()}
 
 
+def fixed(folder: str, params: Mapping[str, object]) -> str:
+    """The folder that all runs with these parameters share; empty where each has one of its own.
+
+    Args:
+        folder: OUTPUT_DIR in ``env``; may be empty.
+        params: The parameters, by name.
+    """
+    return "" if re.search(r"(?<!\$)\{(run_dir|job_id|output_dir)\}", folder) else fill(folder, parameters(params))
+
+
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gridtf.errors import SpecError, nearest
-from gridtf.jobspec.checks import spell
+from gridtf.jobspec.checks import check_parameter, spell
 from gridtf.jobspec.spec import JobSpec
 from gridtf.text import some
 from gridtf.values import Value
@@ -21,6 +21,7 @@ from gridtf.values import Value
 Row = Mapping[str, Any]
 SETTINGS = ("draws", "seed", "file", "at_once")  # keys of [sweep] that are no parameters
 MOST = 10_000  # elements, unless a site says otherwise
+_LARGEST = 1e300  # so that no sum and no difference is infinite
 AT_ONCE = 10  # elements that run at once, unless a user says otherwise
 _RANGE, _RANDOM, _CHOICE = ({"from", "to"}, {"step"}), ({"low", "high"}, {"log"}), ({"choice"}, set[str]())
 _FORMS = 'write [0.1, 0.01], {from = 2, to = 8, step = 2}, {low = 1e-4, high = 0.1, log = true} or {choice = ["a"]}'
@@ -158,6 +159,7 @@ def typed(name: str, value: object, params: Mapping[str, object]) -> object:
         return float(value)
     finite = not isinstance(value, float) or math.isfinite(value)
     if type(value) is type(like) and finite:
+        check_parameter(f"sweep.{name}", value)
         return value
     kind = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}[type(like)]
     hint = f"it is {spell(like)} in [params]"
@@ -192,10 +194,10 @@ def _between(
     """A range, or a random axis between two numbers, as _axis returns it."""
     if not isinstance(like, int | float) or isinstance(like, bool):
         raise SpecError(key, f"only numbers have ranges, and it is {spell(like)} in [params]", hint="write a list")
-    bounds = [typed(name, axis[end], {name: like}) for end in ("from", "to", "low", "high") if end in axis]
-    low, high = (float(bound) for bound in bounds)  # type: ignore[arg-type]
+    given = {end: axis[end] for end in ("from", "to", "low", "high", "step") if end in axis}
+    low, high, *step = (_number(key, typed(name, bound, {name: like})) for bound in given.values())
     if "from" in axis:
-        return _range(key, low, high, float(typed(name, axis.get("step", 1), {name: like})), like, most)  # type: ignore[arg-type]
+        return _range(key, low, high, *(step or [1]), like=like, most=most)
     log = axis.get("log", False)
     if not isinstance(log, bool) or low >= high or (log and low <= 0):
         raise SpecError(key, "low has to be below high, and above 0 with log = true", hint=_FORMS)
@@ -203,13 +205,19 @@ def _between(
     def draw(at: float) -> object:
         if isinstance(like, int):  # high is one of its values
             value = math.exp(math.log(low) + at * math.log((high + 1) / low)) if log else low + at * (high + 1 - low)
-            return min(int(value), int(high))
-        return math.exp(math.log(low) + at * math.log(high / low)) if log else low + at * (high - low)
+            return min(int(value), high)
+        return math.exp(math.log(low) + at * (math.log(high) - math.log(low))) if log else low + at * (high - low)
 
     return draw
 
 
-def _range(key: str, first: float, last: float, step: float, like: object, most: int) -> list[object]:
+def _number(key: str, value: Any) -> Any:
+    if abs(value) > _LARGEST:
+        raise SpecError(key, f"numbers of a range are at most {_LARGEST:g}")
+    return value
+
+
+def _range(key: str, first: float, last: float, step: float, *, like: object, most: int) -> list[object]:
     """The values from one to another, both of them included."""
     steps = (last - first) / step if step else -1.0
     count = math.floor(steps + 1e-9) + 1 if math.isfinite(steps) else 0
@@ -219,7 +227,7 @@ def _range(key: str, first: float, last: float, step: float, like: object, most:
     if count > most:
         raise too_many(count, most)
     values = [first + number * step for number in range(count)]
-    return [int(value) if isinstance(like, int) else float(f"{value:.12g}") for value in values]
+    return [*values] if isinstance(like, int) else [float(f"{value:.12g}") for value in values]
 
 
 def _whole(table: Mapping[str, Any], name: str, default: int) -> int:

@@ -14,8 +14,8 @@ from gridtf.errors import RunDirError
 from gridtf.login.submission import remove_default_root
 from gridtf.observe import jobs
 from gridtf.observe.state import JobView
-from gridtf.run import recordtypes, registry
-from gridtf.run.rundir import RunDir, is_ours, listdir, owner, read_record
+from gridtf.run import following, recordtypes, registry
+from gridtf.run.rundir import RunDir, is_ours, listdir, owner, read_private, read_record
 from gridtf.schedulers.api import JobStatus
 from gridtf.states import JobState
 from gridtf.values import Value
@@ -48,6 +48,7 @@ class Found(Value):
         queue: What its scheduler says; None where there is none to ask.
         used: When its job ended; where that is not known, when its run directory last changed. Seconds since the epoch.
         array: Whether it is a job array, with the run directories of its elements in it.
+        needs: The run directories of the steps that it is one of, until it has ended: it may read their results.
     """
 
     run: RunDir
@@ -55,6 +56,7 @@ class Found(Value):
     queue: JobStatus | None
     used: float
     array: bool = False
+    needs: frozenset[str] = frozenset()
 
 
 def found(environ: Mapping[str, str], since: float) -> list[Found]:
@@ -72,11 +74,14 @@ def found(environ: Mapping[str, str], since: float) -> list[Found]:
 
 
 def _found(run: RunDir, seen: jobs.Seen) -> Found:
+    needs: frozenset[str] = frozenset()
     try:
         used, array = run.path.stat().st_mtime, bool(listdir(run.elements))
+        if not seen.view.finished:
+            needs = frozenset(following.steps(run, read_private(run.job, recordtypes.Job)).values())
     except (OSError, RunDirError):  # then its state is not known either
         used, array = time.time(), False
-    return Found(run, seen.view, seen.queue, seen.view.ended or used, array)
+    return Found(run, seen.view, seen.queue, seen.view.ended or used, array, needs)
 
 
 def choose(runs: Sequence[Found], choice: Choice, now: float) -> list[tuple[Found, str]]:
@@ -92,7 +97,7 @@ def choose(runs: Sequence[Found], choice: Choice, now: float) -> list[tuple[Foun
     """
     fitting = [one for one in runs[choice.keep :] if _fits(one, choice, now)]
     chosen = {one.run: why_kept(one, keep_output=choice.keep_output) for one in fitting}
-    staying = [one.view for one in runs if chosen.get(one.run, "kept")]
+    staying = [one for one in runs if chosen.get(one.run, "kept")]
     chosen = {run: why or _used_by(run, staying, choice) for run, why in chosen.items()}
     return [(one, chosen[one.run]) for one in fitting]
 
@@ -123,12 +128,15 @@ def why_kept(one: Found, *, keep_output: bool) -> str:
     return "it is a job array, and the output of its elements is in it" if keep_output and one.array else ""
 
 
-def _used_by(run: RunDir, staying: Sequence[JobView], choice: Choice) -> str:
-    """Why a run directory stays in which another job that stays has its OUTPUT_DIR, as one that was resumed has, or
-    whose end another job waits for."""
+def _used_by(run: RunDir, others: Sequence[Found], choice: Choice) -> str:
+    """Why a run directory stays in which another job that stays has its OUTPUT_DIR, as one that was resumed has, whose
+    end another job waits for, or which is a step of the same file."""
+    staying = [one.view for one in others]
     waiting = [view.job_id for view in staying if str(run.path) in view.waits_for and not view.finished]
     if waiting:
         return f"job {waiting[0]} starts after it"
+    if steps := [one.view.job_id for one in others if one.run != run and str(run.path) in one.needs]:
+        return f"job {steps[0]} is a step of the same file, and has not ended"
     if choice.keep_output:
         return ""
     users = [view.job_id for view in staying if view.run_dir != run.path and view.output_dir.is_relative_to(run.path)]

@@ -8,12 +8,13 @@ from pathlib import Path
 from gridtf import __version__, files, schedulers
 from gridtf.contract import OUTPUT_DIR
 from gridtf.errors import GridtfError, SpecError
-from gridtf.jobspec import config
+from gridtf.jobspec import config, placeholders
 from gridtf.jobspec.spec import JobSpec
 from gridtf.login import sweeps
 from gridtf.login.job import Job
 from gridtf.login.resume import need_own
 from gridtf.run import recordtypes, registry
+from gridtf.run.following import of_chain
 from gridtf.run.rundir import Record, RunDir, here, listdir, read_private, read_record
 
 _OUTPUT = f"env.{OUTPUT_DIR}"
@@ -50,6 +51,8 @@ def again(job: Job, typed: config.Typed, *, code_now: bool = False) -> config.Co
     spec = sweeps.element_spec(job) if swept else _spec(record, run.job)
     env = {name: text for name, text in spec.env.items() if name != OUTPUT_DIR or not _of_a_run(text, sources)}
     nothing = dict.fromkeys(("after", "after_any", "after_failed"), ())
+    if swept:  # so that its name stays the sweep's
+        spec = spec.replace(name=f"{spec.title[: 62 - len(job.run_dir.name)]}-{job.run_dir.name}")
     spec = spec.replace(
         scheduler=submitted["scheduler"], env=env, run_dir=None, run_root=str(run.path.parent), **nothing
     )
@@ -57,12 +60,14 @@ def again(job: Job, typed: config.Typed, *, code_now: bool = False) -> config.Co
     made = schedulers.with_options(
         lambda table, complete: config.change(spec, source, typed, os.environ, here(), table, complete=complete)
     )
-    results = made.spec.env.get(OUTPUT_DIR, "")
-    if results and "{" not in results and made.sources[_OUTPUT] == source:
+    kept = made.sources.get(_OUTPUT) == source  # it is no folder that the command line names
+    results, new = (placeholders.fixed(one.env[OUTPUT_DIR] if kept else "", one.params) for one in (spec, made.spec))
+    if results and results == new:
         hint = f"choose another folder: --env {OUTPUT_DIR}=DIR; `gridtf resume` goes on with the training in it"
         raise GridtfError(f"{job.name} has its results in {results}, where this job would write as well", hint=hint)
-    origin = {"rerun_of": str(job.run_dir)}
-    snapshot = record.get("origin", {}).get("snapshot")
+    known = record.get("origin", {})
+    origin = {"rerun_of": str(job.run_dir), **of_chain(run, known)}
+    snapshot = known.get("snapshot")
     if snapshot and made.spec.snapshot and not code_now and made.sources.get("chdir") == source:
         if not files.is_folder(Path(snapshot)):
             hint = "--code now runs the working folder as it is now"

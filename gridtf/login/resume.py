@@ -13,7 +13,7 @@ from gridtf.login import submission
 from gridtf.login.job import Job
 from gridtf.observe.state import JobView
 from gridtf.run import recordtypes, registry
-from gridtf.run.following import CONDITIONS, RESUMED, TO, begun
+from gridtf.run.following import CONDITIONS, RESUMED, TO, begun, of_chain
 from gridtf.run.rundir import RunDir, is_ours, mark, owner, read_record
 from gridtf.states import JobState
 
@@ -52,8 +52,9 @@ def resume(job: Job) -> Job:
         raise RunDirError(
             f"the folder with its results, {job.output_dir}, does not exist any more, or is closed to you"
         )
-    code = {key: path for key, path in record.get("origin", {}).items() if key == "snapshot"}
-    return submission.submit(spec, record.get("sources"), claim=lambda new: _claim(job.output_dir, new), origin=code)
+    known = record.get("origin", {})
+    origin = {**{key: path for key, path in known.items() if key == "snapshot"}, **of_chain(job.run, known)}
+    return submission.submit(spec, record.get("sources"), claim=lambda new: _claim(job.output_dir, new), origin=origin)
 
 
 def need_own(job: Job, command: str) -> None:

@@ -153,7 +153,8 @@ def prepare(
     with _located(sources):
         need_program(spec)
         need_walltime(spec)
-        need_parameters(spec.replace(params={**spec.params, **sweep.rows[0]}) if sweep else spec)
+        longest = max(sweep.rows, key=lambda row: len(str(row))) if sweep else {}
+        need_parameters(spec.replace(params={**spec.params, **longest}))
         scheduler = schedulers.get(name)
         request = scheduler.login.resolve(spec)
         request = request.replace(mpi=mpi.starter(spec, scheduler, os.environ)[0])

@@ -18,7 +18,7 @@ from typing import Any
 from gridtf import files
 from gridtf.contract import OUTPUT_DIR
 from gridtf.errors import GridtfError, NotFoundError, RunDirError, SpecError, UsageError, nearest
-from gridtf.jobspec import config, params, sweep
+from gridtf.jobspec import config, params, placeholders, sweep
 from gridtf.jobspec.checks import spell
 from gridtf.jobspec.config import Configured
 from gridtf.jobspec.spec import JobSpec
@@ -27,7 +27,7 @@ from gridtf.login import submission
 from gridtf.login.job import Job
 from gridtf.observe import jobs
 from gridtf.observe.outcome import Reported, of_record, reported
-from gridtf.run import recordtypes, reduced, registry
+from gridtf.run import following, recordtypes, reduced, registry
 from gridtf.run.rundir import Record, RunDir, is_ours, listdir, owner, read_private, read_record
 from gridtf.states import ENDED, JobState
 from gridtf.values import Value, of_dict
@@ -57,10 +57,11 @@ def configured(given: Configured, folder: Path, at_once: int | None = None, pack
         if not table:
             hint = "write [sweep], and lr = [0.1, 0.01] below it; gridtf submit runs a job without one"
             raise SpecError("sweep", "the job file has no sweep", hint=hint)
-        if OUTPUT_DIR in given.spec.env and "{params" not in given.spec.env[OUTPUT_DIR]:
-            what = "all elements of the sweep would write into one folder"
-            raise SpecError(f"env.{OUTPUT_DIR}", what, hint="leave it out: each has one in its run directory")
         made = sweep.rows(table, given.spec.params, _lines(table, folder, given), _uniform, most)
+        folders = {placeholders.fixed(given.spec.env.get(OUTPUT_DIR, ""), {**given.spec.params, **row}) for row in made}
+        if len(folders) < len(made) and "" not in folders:
+            what = "elements of the sweep would write into one folder"
+            raise SpecError(f"env.{OUTPUT_DIR}", what, hint="leave it out: each has one in its run directory")
         limit = _positive("sweep.at_once", table.get("at_once") if at_once is None else at_once)
         return Sweep(made, limit or min(sweep.AT_ONCE, _room(given.spec, pack)), pack)
     except SpecError as error:
@@ -376,11 +377,16 @@ def rerun_failed(job: Job) -> Job:
     number = max((int(each.path.name.partition("-")[2]) for each in reruns(run)), default=0) + 1
     table = rows(run)
     again = [row for row in table if row.over and row.state != JobState.COMPLETED]
+    if any(not each.submitted.exists() for each in reruns(run)):
+        what = f"elements of the sweep are being run again at this moment, in {run.path / f'rerun-{number - 1}'}"
+        raise GridtfError(what, hint="if no other command does, remove that folder")
     if not again:
         going = sum(not row.over for row in table)
         rest = f"{going} have not ended" if going else "all have completed"
         raise GridtfError(f"no element of the sweep is to be run again: {rest}", hint=f"gridtf list {run.path}")
     spec, sources, origin = _submitted(run)
+    if any(row.cost or following.begun(RunDir(row.run_dir)) for row in table):  # the jobs that it waited for have ended
+        spec = spec.replace(**dict.fromkeys(following.CONDITIONS, ()))
     submitted = read_record(run.submitted, recordtypes.Submitted, own=True) or {}
     again_name = f"{spec.title[:52]}-rerun-{number}"  # so that the name of the sweep still means the sweep
     place = {"scheduler": submitted.get("scheduler", spec.scheduler), "run_dir": str(run.path / f"rerun-{number}")}

@@ -84,3 +84,13 @@ def steps(run: RunDir, job: Record | None) -> Mapping[str, str]:
     record = read_record(RunDir(first).steps, recordtypes.Steps) if first else None
     found: Mapping[str, str] = (record or {}).get("steps", {})
     return found
+
+
+def of_chain(run: RunDir, origin: Record) -> dict[str, str]:
+    """What a job that goes on with a step, or runs it again, has in its ``origin``; empty where it is no step. Pure.
+
+    Args:
+        run: The run directory of the step.
+        origin: ``origin`` in its job.json.
+    """
+    return {"step": origin["step"], "chain": origin.get("chain", str(run.path))} if "step" in origin else {}

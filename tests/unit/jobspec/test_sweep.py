@@ -34,6 +34,7 @@ def test_rows_are_the_product_of_lists_and_ranges() -> None:
         ("layers = {from = 2, to = 4}", [2, 3, 4]),
         ("layers = {from = 4, to = 2, step = -1}", [4, 3, 2]),
         ("layers = {from = 2, to = 7, step = 4}", [2, 6]),
+        ("layers = {from = 9007199254740993, to = 9007199254740995}", [2**53 + 1, 2**53 + 2, 2**53 + 3]),
         ("lr = {from = 0.1, to = 0.3, step = 0.1}", [0.1, 0.2, 0.3]),
         ("lr = {from = 0, to = 1, step = 0.5}", [0.0, 0.5, 1.0]),
         ('optimizer = ["sgd", "adam"]', ["sgd", "adam"]),
@@ -60,6 +61,7 @@ def test_random_axes_are_drawn_for_each_row_and_can_be_repeated() -> None:
 
 def test_random_whole_numbers_include_both_ends() -> None:
     assert {row["layers"] for row in rows("layers = {low = 2, high = 4}\ndraws = 100")} == {2, 3, 4}
+    assert all(0 < row["lr"] < 1e300 for row in rows("lr = {low = 1e-300, high = 1e300, log = true}\ndraws = 9"))
     assert {row["layers"] for row in rows("layers = {low = 1, high = 3, log = true}\ndraws = 200")} == {1, 2, 3}
 
 
@@ -95,6 +97,9 @@ def test_rows_of_a_file_are_crossed_with_the_axes() -> None:
         ("lr = {low = 0, high = 1}\nseed = 1.5", "sweep.seed", "1.5 is not a whole number from 0 on", ""),
         ("layers = {from = 1, to = 10001}", "sweep", "it has 10001 elements, at most 10000 are allowed", "leave out"),
         ("layers = {from = 1, to = 101}\nlr = {low = 0, high = 1}\ndraws = 100", "sweep", "it has 10100 elements", ""),
+        (f"layers = {{from = 1, to = {10**400}}}", "sweep.layers", "numbers of a range are at most 1e+300", ""),
+        (f"layers = {{low = 1, high = {10**400}}}", "sweep.layers", "numbers of a range are at most 1e+300", ""),
+        ('optimizer = ["a", "b\\n"]', "sweep.optimizer", "'b\\n' contains a control character", ""),
         ("lr = {from = 0, to = 1e300, step = 1e-300}", "sweep.lr", "there are no values", ""),
     ],
 )  # fmt: skip

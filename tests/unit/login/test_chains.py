@@ -15,7 +15,7 @@ from gridtf.cli import main
 from gridtf.errors import SchedulerError, UsageError
 from gridtf.jobspec.spec import JobSpec
 from gridtf.login import api, chains, submission
-from gridtf.login.job import Job
+from gridtf.login.job import Job, find
 from gridtf.login.resume import resume
 from gridtf.run import following, recordtypes, registry
 from gridtf.run.rundir import RunDir, read_record
@@ -248,6 +248,24 @@ def test_steps_share_the_snapshot_of_the_first(
     assert (
         len({record["origin"]["snapshot"] for record in records if record and "step" in record.get("origin", {})}) == 1
     )
+
+
+def test_steps_that_go_on_need_those_before_them(
+    file: Callable[[str], None], fake: FakeScheduler, capsys: Captured
+) -> None:
+    """The last one reads the results of the first, and starts after the second."""
+    file(FILE.replace('after_any = ["train", "evaluate"]', 'after_any = ["evaluate"]'))
+    assert main(["submit", "--quiet"]) == 0
+    first, second, last = map(find, ("digits-train", "digits-evaluate", "digits-export"))
+    end(first, "COMPLETED", fake)
+    end(second, "COMPLETED", fake)
+    again = resume(end(last, "FAILED", fake))
+    assert json.loads(again.run.job.read_text())["origin"]["chain"] == str(first.run_dir)
+    only(fake, again.id, JobState.RUNNING)
+    assert main(["clean", "digits-train", "--yes"]) == 1
+    assert f"job {again.id} is a step of the same file, and has not ended" in capsys.readouterr().err
+    end(again, "COMPLETED", fake)
+    assert main(["clean", "digits-train", "--yes"]) == 0
 
 
 @pytest.mark.parametrize("words", [["render"], ["submit", "--dry-run"]])

@@ -81,6 +81,15 @@ def test_run_is_kept_while_another_job_has_its_output_in_it() -> None:
     assert chosen([ended, old], keep=1) == {"old": "job new has its output in it"}
 
 
+def test_steps_are_kept_until_the_last_has_ended() -> None:
+    train, evaluate = found("train", JobState.COMPLETED), found("evaluate", JobState.COMPLETED)
+    export = found("export", JobState.RUNNING, ended=None)
+    steps = frozenset(str(one.run.path) for one in (train, evaluate, export))
+    of_file = "job export is a step of the same file, and has not ended"
+    kept = {"export": "it is RUNNING", "evaluate": of_file, "train": of_file}
+    assert chosen([export.replace(needs=steps), evaluate, train]) == kept
+
+
 def test_output_of_an_array_cannot_be_kept() -> None:
     assert "a job array" in cleaning.why_kept(found("x", array=True), keep_output=True)
 

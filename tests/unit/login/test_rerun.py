@@ -150,6 +150,12 @@ def test_output_dir_of_the_user_s_own_is_not_shared(fake: FakeScheduler, rough_p
     assert main(["submit", "--name", "each", "--env", "OUTPUT_DIR=of-{job_id}", "--", "true"]) == 0
     capsys.readouterr()
     assert spec_of(again(capsys, "each")).env == {"OUTPUT_DIR": "of-{job_id}"}
+    words = ("--env", "OUTPUT_DIR=of-{params.lr}", "--set", "lr=0.1", "--set", "n=1")
+    assert main(["submit", "--name", "by-lr", *words, "--", "true"]) == 0
+    assert "by-lr has its results in of-0.1, where this job would write as well" in refused(
+        capsys, "by-lr", "--set", "n=2"
+    )
+    assert spec_of(again(capsys, "by-lr", "--set", "lr=0.2")).params["lr"] == 0.2
 
 
 @pytest.mark.parametrize(
@@ -230,6 +236,7 @@ def test_array_and_its_elements(first: Job, capsys: Captured, monkeypatch: pytes
     single = again(capsys, str(element.path), "--set", "lr=2")
     assert spec_of(single).params == {"lr": 2.0, "layers": 9}
     assert (single.run_dir.parent, single.id) == (first.run_dir.parent, "102")
+    assert (single.name, find(first.name).id) == (f"{first.name}-3", first.id), "the name stays the sweep's"
     assert json.loads(single.run.job.read_text())["origin"] == {"rerun_of": str(element.path)}
 
 

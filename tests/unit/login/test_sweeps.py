@@ -139,7 +139,11 @@ def test_sweep_of_another_user_is_not_run_again(
         ("[sweep]\nlr = [1]\n", ["--at-once", "0"], "gridtf: sweep.at_once: 0 is not a whole number above 0"),
         ("[sweep]\nlr = [1]\n", ["--pack", "0"], "gridtf: --pack: 0 is not a whole number above 0"),
         ("[sweep]\nlr = [1]\n", ["--pack", "2", "--nodes", "2"], "gridtf: pack: only jobs of one host can share it"),
-        ("[sweep]\nlr = [1]\n", ["--env", "OUTPUT_DIR=x"], "gridtf: --env: all elements of the sweep would write into"),
+        *(
+            ("[sweep]\nlr = [1, 2]\n", ["--env", f"OUTPUT_DIR={name}"], "gridtf: --env: elements of the sweep would w")
+            for name in ("x", "x/{params.layers}", "${run_dir}")
+        ),
+        ("[sweep]\nname = ['a', '" + 200_000 * "b" + "']\n", [], "gridtf: params: 200"),
         ("[sweep]\nlr = [1]\n", ["--dry-run"], "gridtf: --dry-run prints the job script, not JSON\n"),
         ('[sweep]\nfile = "no.csv"\n', [], "gridtf: job.toml:9: sweep.file: cannot read no.csv: No such file or direc"),
         ("[sweep]\nfile = 1\n", [], "gridtf: job.toml:9: sweep.file: 1 is not the name of a file\n"),
@@ -153,6 +157,33 @@ def test_sweeps_that_are_refused(
     assert capsys.readouterr().err.startswith(said)
     assert not Path("gridtf-runs").exists()
     assert not fake.count
+
+
+@pytest.mark.parametrize("folder", ["x/{params.lr}", "x/{{ lr }}", "{run_dir}/x", "x/{job_id}"])
+def test_elements_with_folders_of_their_own(
+    folder: str, fake: FakeScheduler, rough_path: Path, capsys: Captured
+) -> None:
+    assert swept(capsys, "[sweep]\nlr = [1, 2]\n", "--env", f"OUTPUT_DIR={folder}")["job_id"] == "101"
+
+
+def test_elements_are_not_run_again_twice(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
+    """Another command has made the folder, and has not submitted yet."""
+    run = RunDir(swept(capsys, "[sweep]\nlr = [0.1, 0.2]\n")["run_dir"])
+    end(run, "1", "FAILED")
+    (run.path / "rerun-1").mkdir()
+    with pytest.raises(GridtfError, match=r"are being run again at this moment, in .*/rerun-1"):
+        sweeps.rerun_failed(find("swept"))
+    assert fake.count == 1
+
+
+def test_conditions_that_were_met_do_not_count_again(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
+    assert main(["submit", "--name", "first", "--scheduler", "slurm", "--", "true"]) == 0
+    capsys.readouterr()
+    run = RunDir(swept(capsys, "[sweep]\nlr = [0.1, 0.2]\n", "--after", "first")["run_dir"])
+    end(run, "2", "FAILED")
+    find("first").run_dir.rename("removed")
+    again = sweeps.rerun_failed(find("swept"))
+    assert "after" not in json.loads(again.run.job.read_text())["spec"]
 
 
 def test_submit_refuses_a_sweep(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
