@@ -51,8 +51,6 @@ def again(job: Job, typed: config.Typed, *, code_now: bool = False) -> config.Co
     spec = sweeps.element_spec(job) if swept else _spec(record, run.job)
     env = {name: text for name, text in spec.env.items() if name != OUTPUT_DIR or not _of_a_run(text, sources)}
     nothing = dict.fromkeys(("after", "after_any", "after_failed"), ())
-    if swept:  # so that its name stays the sweep's
-        spec = spec.replace(name=f"{spec.title[: 62 - len(job.run_dir.name)]}-{job.run_dir.name}")
     spec = spec.replace(
         scheduler=submitted["scheduler"], env=env, run_dir=None, run_root=str(run.path.parent), **nothing
     )

@@ -222,7 +222,7 @@ def test_job_that_was_cleaned_is_told_of(first: Job, capsys: Captured) -> None:
     assert "the newest run called train (job 101) is gone" in refused(capsys, "train")
 
 
-def test_array_and_its_elements(first: Job, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_array_and_its_elements(first: Job, capsys: Captured) -> None:
     element = RunDir(first.run.elements / "3")
     element.path.mkdir(parents=True)
     with pytest.raises(NotFoundError, match="is an array of 1 jobs"):
@@ -231,8 +231,8 @@ def test_array_and_its_elements(first: Job, capsys: Captured, monkeypatch: pytes
     write_record(element.submitted, {"scheduler": "slurm", "job_id": "101_3", "name": "train_3"})
     with pytest.raises(GridtfError, match="is an element of a job array: gridtf cannot run it again"):
         rerun.again(Job(element), Typed())
-    (first.run_dir / "sweep.json").write_text("{}")  # with which it is an element of a sweep
-    monkeypatch.setattr(sweeps, "element_spec", lambda job: spec_of(first).replace(params={"lr": 3.0, "layers": 9}))
+    rows = [{"lr": 1.0}, {"lr": 2.0}, {"lr": 3.0, "layers": 9}]
+    write_record(first.run.sweep, {"rows": rows, "at_once": 1, "pack": 1, "numbers": []})
     single = again(capsys, str(element.path), "--set", "lr=2")
     assert spec_of(single).params == {"lr": 2.0, "layers": 9}
     assert (single.run_dir.parent, single.id) == (first.run_dir.parent, "102")
