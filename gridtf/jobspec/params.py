@@ -23,11 +23,13 @@ def parameter(name: str, text: str, known: Mapping[str, object]) -> object:
     if known and name not in known:
         hint = nearest(name, list(known)) or f"known: {', '.join(known)}"
         raise SpecError(f"params.{name}", f"there is no parameter {name!r}", hint=hint)
+    like = known.get(name)
+    if isinstance(like, bool):
+        text = text.lower()  # True is Python's, and TRUE that of spreadsheets
     try:
         value: object = toml_parser().loads(f"value = {text}")["value"] if text.isprintable() else text
     except ValueError:
         value = text
-    like = known.get(name)
     if isinstance(like, str) or not isinstance(value, bool | int | float | str):
         return text
     number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from itertools import count
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from gridtf.login.job import Job
 from gridtf.observe.state import JobView
 from gridtf.run import recordtypes, registry
 from gridtf.run.following import CONDITIONS, RESUMED, TO, begun, of_chain
-from gridtf.run.rundir import RunDir, is_ours, mark, owner, read_record
+from gridtf.run.rundir import RunDir, is_ours, listdir, mark, owner, read_record
 from gridtf.states import JobState
 
 
@@ -42,6 +43,8 @@ def resume(job: Job) -> Job:
         element = job.run_dir.parent == RunDir(job.run_dir.parent.parent).elements
         what = "is an element of a job array" if element else "was not submitted by gridtf"
         how = "submit it as a job of its own" if element else "start it again in the way it was started"
+        if element and registry.whole(job.run).sweep.name in listdir(registry.whole(job.run).path):
+            how = f"gridtf rerun {shlex.quote(str(job.run_dir))}"
         hint = f"{how}, with --env OUTPUT_DIR={job.output_dir}"
         raise GridtfError(f"the job in {job.run_dir} {what}: gridtf cannot resume it", hint=hint)
     need_unfinished(job.status())

@@ -7,10 +7,10 @@ of the first one, in which the newest run of each element counts.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import random
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,6 @@ from gridtf.run import following, recordtypes, reduced, registry
 from gridtf.run.rundir import Record, RunDir, is_ours, listdir, owner, read_private, read_record
 from gridtf.states import ENDED, JobState
 from gridtf.values import Value, of_dict
-
-_RERUN = re.compile(r"rerun-([1-9]\d{0,8})")
-
 
 # --- from a job file to a sweep
 
@@ -124,13 +121,17 @@ def _lines(table: Mapping[str, Any], folder: Path, given: Configured) -> list[Ma
 
 
 def _of_csv(text: str, name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    reader = csv.reader(text.splitlines(), strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = next(reader, [])
+        if twice := [word for word in header if header.count(word) > 1]:
+            raise UsageError(f"{name}:1: there are several columns {twice[0]!r}", hint="leave out all but one")
         for row in reader:
+            if not any(row):  # an empty line, as spreadsheets write it
+                continue
             if len(row) == len(header):
                 yield reader.line_num, dict(zip(header, row, strict=True))
-            elif row:
+            else:
                 what = f"{len(row)} values, and the first line has {len(header)} names"
                 raise UsageError(f"{name}:{reader.line_num}: {what}")
     except csv.Error as error:
@@ -204,17 +205,10 @@ def first_of(job: Job) -> RunDir:
         NotFoundError: When the job is no sweep.
     """
     registry.need_run(job.run)
-    above = job.run_dir.parent
-    run = RunDir(above) if _RERUN.fullmatch(job.run_dir.name) and RunDir(above).sweep.exists() else job.run
+    run = registry.first_of(job.run)
     if run.sweep.name not in listdir(run.path):
         raise NotFoundError(f"job {job.name} is no sweep", hint="gridtf sweep submits one; gridtf status shows a job")
     return run
-
-
-def reruns(run: RunDir) -> list[RunDir]:
-    """The sweeps that run elements of a sweep again, oldest first."""
-    numbers = [int(match[1]) for name in listdir(run.path) if (match := _RERUN.fullmatch(name))]
-    return [RunDir(run.path / f"rerun-{number}") for number in sorted(numbers)]
 
 
 def rows(run: RunDir) -> list[Row]:
@@ -227,7 +221,7 @@ def rows(run: RunDir) -> list[Row]:
         RunDirError: When it cannot be read, or is another user's.
     """
     newest: dict[int, Row] = {}
-    for each in (run, *reruns(run)):
+    for each in (run, *registry.reruns(run)):
         newest.update({row.element: row for row in _rows(each)})
     return [newest[number] for number in sorted(newest)]
 
@@ -374,10 +368,10 @@ def rerun_failed(job: Job) -> Job:
     made = read(run, own=True)
     assert made is not None  # first_of has found it
     # chosen before the table is read: of two commands at once, one finds that the folder exists
-    number = max((int(each.path.name.partition("-")[2]) for each in reruns(run)), default=0) + 1
+    number = max((int(each.path.name.partition("-")[2]) for each in registry.reruns(run)), default=0) + 1
     table = rows(run)
     again = [row for row in table if row.over and row.state != JobState.COMPLETED]
-    if any(not each.submitted.exists() for each in reruns(run)):
+    if any(not each.submitted.exists() for each in registry.reruns(run)):
         what = f"elements of the sweep are being run again at this moment, in {run.path / f'rerun-{number - 1}'}"
         raise GridtfError(what, hint="if no other command does, remove that folder")
     if not again:

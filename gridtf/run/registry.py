@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _HOME = "set HOME or XDG_STATE_HOME"
 _ENTRY = re.compile(r"\d{8}-\d{6}\.\d{6},[^,]+,[^,]+,[^,]+")
+_RERUN = re.compile(r"rerun-([1-9]\d{0,8})")
 
 
 class Entry(Value):
@@ -257,8 +258,13 @@ def _element(job: str, index: Sequence[Entry]) -> RunDir | None:
     """
     array, number = re.fullmatch(r"(.+)[._](\d{1,9})|.*", job, re.DOTALL | re.ASCII).groups()  # type: ignore[union-attr]
     matches = [entry for entry in index if array and array in (entry.job_id, entry.name)]
-    found = next((RunDir(RunDir(target).elements / number) for entry in matches if (target := entry.target)), None)
-    if found is None or not files.is_folder(found.path) or not is_ours(found.path):
+    entry, target = next(((one, target) for one in matches if (target := one.target)), (None, None))
+    if entry is None or target is None:
+        return None
+    found = RunDir(RunDir(target).elements / number)
+    if entry.job_id != array and reruns(first := first_of(RunDir(target))):  # numbers are those of the table
+        found = _newest(first).get(int(number), RunDir(first.elements / number))
+    if not files.is_folder(found.path) or not is_ours(found.path):
         return None
     if is_run(found.path):
         return found
@@ -360,6 +366,12 @@ def elements_of(run: RunDir) -> list[RunDir]:
     Raises:
         RunDirError: When they cannot be listed.
     """
+    newest = _newest(run)
+    return [newest[number] for number in sorted(newest)]
+
+
+def _newest(run: RunDir) -> dict[int, RunDir]:
+    """Number of an element of a job array that has begun -> its newest run."""
     from gridtf.run import recordtypes
 
     newest: dict[int, RunDir] = {}
@@ -368,12 +380,18 @@ def elements_of(run: RunDir) -> list[RunDir]:
         for name in listdir(each.elements):
             if name.isdecimal() and is_run(each.elements / name):
                 newest[numbers[int(name) - 1] if numbers else int(name)] = RunDir(each.elements / name)
-    return [newest[number] for number in sorted(newest)]
+    return newest
+
+
+def first_of(run: RunDir) -> RunDir:
+    """The sweep that was submitted first, of which a run runs elements again; else the run itself."""
+    above = RunDir(run.path.parent)
+    return above if _RERUN.fullmatch(run.path.name) and above.sweep.name in listdir(above.path) else run
 
 
 def reruns(run: RunDir) -> list[RunDir]:
     """The sweeps that run elements of a sweep again, oldest first."""
-    matches = (re.fullmatch(r"rerun-([1-9]\d{0,8})", name) for name in listdir(run.path))
+    matches = (_RERUN.fullmatch(name) for name in listdir(run.path))
     return [RunDir(run.path / f"rerun-{number}") for number in sorted(int(match[1]) for match in matches if match)]
 
 

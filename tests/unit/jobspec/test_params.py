@@ -17,7 +17,10 @@ _KNOWN = {"lr": 0.01, "layers": 4, "tag": "x", "dropout": True}
 
 @pytest.mark.parametrize(
     ("name", "text", "value"),
-    [("lr", "1", 1.0), ("lr", "1e-3", 0.001), ("layers", "5", 5), ("tag", "5", "5"), ("dropout", "false", False)],
+    [
+        *(("lr", "1", 1.0), ("lr", "1e-3", 0.001), ("layers", "5", 5), ("tag", "5", "5"), ("tag", "TRUE", "TRUE")),
+        *(("dropout", "false", False), ("dropout", "TRUE", True), ("dropout", "False", False)),
+    ],
 )
 def test_parameter_has_the_type_that_it_has_in_the_file(name: str, text: str, value: object) -> None:
     made = parameter(name, text, _KNOWN)

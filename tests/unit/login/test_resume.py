@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from gridtf.jobspec.spec import JobSpec
 from gridtf.login import submission
 from gridtf.login.job import Job
 from gridtf.login.resume import resume
-from gridtf.run.rundir import BY_HAND
+from gridtf.run.rundir import BY_HAND, RunDir, write_record
 from gridtf.schedulers.api import JobStatus
 from tests.support.scheduler import FakeScheduler
 from tests.support.states import COMPLETED, PENDING, UNKNOWN
@@ -136,6 +137,18 @@ def test_job_array_is_not_resumed(fake: FakeScheduler, rough_path: Path) -> None
     (job.run.elements / "3").mkdir(parents=True)
     with pytest.raises(NotFoundError, match="is an array of 1 jobs"):
         resume(job)
+
+
+def test_element_of_a_sweep_goes_on_as_a_job_of_its_own(fake: FakeScheduler, rough_path: Path) -> None:
+    job = ended(fake)
+    element = Job(RunDir(job.run.elements / "3"))
+    write_record(job.run.sweep, {"rows": [], "at_once": 1, "pack": 1, "numbers": []})
+    element.run_dir.mkdir(parents=True)
+    write_record(element.run.job, {"spec": {"command": ["x"]}})
+    write_record(element.run.submitted, {"command": [BY_HAND], "scheduler": "slurm", "job_id": "101_3", "name": "x_3"})
+    with pytest.raises(GridtfError, match="is an element of a job array: gridtf cannot resume it") as caught:
+        resume(element)
+    assert f"rerun {shlex.quote(str(element.run_dir))}, with --env OUTPUT_DIR={element.output_dir}" in caught.value.hint
 
 
 def test_command_prints_the_new_job(fake: FakeScheduler, rough_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

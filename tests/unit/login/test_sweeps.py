@@ -94,6 +94,13 @@ def test_only_those_that_have_not_completed_run_again(fake: FakeScheduler, rough
     end(again.run, "1", "COMPLETED")
     end(again.run, "2", "FAILED")
     assert [row.state for row in sweeps.rows(run)] == ["COMPLETED", "COMPLETED", "PENDING", "FAILED"]
+    for job in ("swept_4", f"{again.id}_2"):
+        write_record(again.run.elements / "2" / "job.json", {"spec": {"command": ["x"]}})
+        assert find(job).run_dir == again.run.elements / "2", "by name the table's number, by id the array's"
+    write_record(run.elements / "2" / "job.json", {"spec": {"command": ["x"]}})
+    assert find("101_2").run_dir == find("swept_2").run_dir == run.elements / "2"
+    with pytest.raises(NotFoundError, match="element 3 of job swept has not begun"):
+        find("swept_3")
     third = sweeps.rerun_failed(again)
     assert third.run_dir == run.path / "rerun-2"
     assert json.loads(third.run.sweep.read_text())["numbers"] == [4]
@@ -214,6 +221,7 @@ def test_site_limits_the_elements(
     [
         ("rows.csv", "lr,name\n0.1,b\n2,1e3\n\n", [{"lr": 0.1, "name": "b"}, {"lr": 2.0, "name": "1e3"}]),
         ("rows.csv", '\N{BOM}name\n"a, b"\n', [{"name": "a, b"}]),
+        ("rows.csv", "lr,name\r\n0.1,TRUE\r\n,\r\n", [{"lr": 0.1, "name": "TRUE"}]),
         ("rows.jsonl", '{"lr": 1, "layers": 2}\n\n{"layers": 3, "lr": 0.5}\n', [
             {"lr": 1.0, "layers": 2}, {"layers": 3, "lr": 0.5},
         ]),
@@ -233,6 +241,8 @@ def test_rows_of_a_file(
         ("rows.csv", "lr,name\n0.1\n", "rows.csv:2: 1 values, and the first line has 2 names"),
         ("rows.csv", "lr\n0.1\nfast\n", "rows.csv:3: 'fast' is not a number"),
         ("rows.csv", "rate\n0.1\n", "rows.csv:2: there is no parameter 'rate'"),
+        ("rows.csv", "lr,lr\n1,2\n", "rows.csv:1: there are several columns 'lr'"),
+        ("rows.csv", 'name\n"a\nb"\n', "sweep.name: 'a\\nb' contains a control character"),
         ("rows.csv", "lr\n", "sweep: it has no elements"),
         ("rows.jsonl", "{\n", "rows.jsonl:1: it is no JSON object"),
         ("rows.jsonl", "[1]\n", "rows.jsonl:1: it is no JSON object"),
