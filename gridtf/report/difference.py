@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
+from gridtf.errors import RunDirError
 from gridtf.observe.outcome import reported
 from gridtf.report import figures, table
 from gridtf.report.codediff import CodeDiff, code_diff, code_of
 from gridtf.report.gather import Material, gather
 from gridtf.report.page import flat, masker_of, settings_of
-from gridtf.run import recordtypes
+from gridtf.run import recordtypes, reduced
 from gridtf.run.rundir import RunDir, read_private
 from gridtf.secrets import Masker
 from gridtf.text import duration, some
@@ -128,10 +130,11 @@ def _sides(run: RunDir, material: Material, masker: Masker, now: float) -> dict[
 
 def _packages(run: RunDir) -> dict[str, str]:
     """The Python of the tasks, and the packages there, with their versions."""
-    latest = run.latest()
-    record = (read_private(latest.packages, recordtypes.Packages) if latest else None) or {"pythons": {}}
+    record = None
+    with contextlib.suppress(RunDirError), reduced.unpacked(run) as place:  # of an element of a sweep
+        record = read_private(latest.packages, recordtypes.Packages) if (latest := place.latest()) else None
     found: dict[str, list[str]] = {}
-    for python in record["pythons"].values():
+    for python in (record or {"pythons": {}})["pythons"].values():
         everything = {"Python": f"{python['version']} ({python['python']})", **python["packages"]}
         for name, version in everything.items():
             found.setdefault(name, []).append(version)

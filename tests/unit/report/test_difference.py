@@ -11,6 +11,7 @@ import pytest
 from gridtf.report import codediff
 from gridtf.report.codediff import CodeDiff, code_diff
 from gridtf.report.difference import ASKED, Change, difference
+from gridtf.run import reduced
 from gridtf.run.rundir import RunDir, write_record, write_text
 from gridtf.secrets import MASK
 from tests.support import recordedruns
@@ -88,6 +89,16 @@ def test_programs_hosts_outcome_and_values(two: tuple[RunDir, RunDir], tmp_path:
     )
     assert [change.name for change in found["outcome"]] == ["state", "reason", "ran for", "exit code"]
     assert found["values"][0].first == "0.08094 at step 2950 (0.08094 to 2.025)"
+
+
+def test_packages_of_an_element_whose_attempts_are_packed_are_known(tmp_path: Path) -> None:
+    one, other = (
+        with_packages(recordedruns.make(tmp_path / name, workers=1, minutes=2), keras=version)
+        for name, version in (("a", "2.17.0"), ("b", "2.18.0"))
+    )
+    reduced.reduce(other, {})
+    assert not other.attempts()
+    assert difference(one, other, NAMES, NOW).changes["packages"] == (Change("keras", "2.17.0", "2.18.0"),)
 
 
 def test_specification_of_another_user_is_not_known(
