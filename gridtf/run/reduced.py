@@ -111,7 +111,8 @@ def reduce(run: RunDir, params: Mapping[str, Any]) -> None:
         "tasks": len(tasks),
     }
     if verdict.get("cause"):
-        verdict["cause"]["log"] = str(run.archive)
+        log = Path(verdict["cause"]["log"])
+        verdict["cause"]["log"] = str(run.archive / (log.relative_to(run.path) if log.is_relative_to(run.path) else ""))
     attempts = [attempt.path.name for attempt in run.attempts()]
     _pack(run, [*attempts, *{run.hooks_log.name}.intersection(listdir(run.path))])
     write_record(run.result, record)

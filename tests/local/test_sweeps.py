@@ -105,7 +105,7 @@ def test_element_that_has_ended_is_seen_as_any_job(here: Path) -> None:
     assert Job(element(job, 2).path).logs().startswith("element 2 on")
     view = status("swept_2")
     assert (view["state"], view["name"], view["job_id"]) == ("FAILED", "swept_2", f"{job.id}_2")
-    assert view["cause"]["log"] == str(element(job, 2).archive)
+    assert view["cause"]["log"] == str(element(job, 2).archive / "attempt-1/logs/worker-0.log")
     assert call("output", "swept_2").stdout.strip() == str(element(job, 2).output)
     assert sweeps.element_spec(find("swept_2")).params == {"layers": 2}
     assert json.loads(element(job, 2).job.read_text())["spec"]["params"] == {"layers": 2}

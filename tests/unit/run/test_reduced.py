@@ -54,7 +54,14 @@ def element(tmp_path: Path, **verdict: Any) -> RunDir:
             "ended": 3.0,
             **verdict,
         }
-        cause = {"task": "worker:0", "host": "n1", "exit": 1, "signal": None, "log": "gone", "tail": []}
+        cause = {
+            "task": "worker:0",
+            "host": "n1",
+            "exit": 1,
+            "signal": None,
+            "log": str(attempt.logs / "worker-0.log"),
+            "tail": [],
+        }
         attempt.write_verdict({**record, "cause": cause})
     return run
 
@@ -68,7 +75,7 @@ def test_few_files_stay_and_tell_the_same(tmp_path: Path) -> None:
     result = json.loads(run.result.read_text())
     assert (result["attempt"], result["params"]) == (2, {"lr": 0.1})
     assert (result["had"], result["hosts"], result["tasks"]) == ({"hosts": 1, "cpus": 2, "gpus": 2}, ["n1"], 2)
-    assert result["verdict"]["cause"]["log"] == str(run.archive)
+    assert result["verdict"]["cause"]["log"] == f"{run.archive}/attempt-2/logs/worker-0.log"
     assert {**reported(run), "bad": None} == {**before, "bad": None}
     records = read(run, None)
     assert (records.attempt, (records.verdict or {})["state"]) == (2, "FAILED")
