@@ -69,7 +69,9 @@ def run_job(arguments: Sequence[str]) -> int:
             for descriptor in (_STDOUT, _STDERR):
                 os.dup2(log.fileno(), descriptor)
         environ = {**os.environ, ELEMENT: f"{job}_{number}"}
-        JobRunner(own, float(kill_grace), System(environ)).run(*about)
+        # where several share it, launchers survive the script
+        margin = _LAUNCHER_MARGIN if step > 1 else _AGENT_MARGIN
+        JobRunner(own, float(kill_grace), System(environ), margin=margin).run(*about)
         return 0
 
     told = runner.wait_for_others()
@@ -139,12 +141,14 @@ class JobRunner(Fields):
         grace: Seconds between SIGTERM and SIGKILL.
         system: This host.
         after: Whether the script starts after other jobs, which job.json names.
+        margin: Seconds in addition to the grace, for what survives the script and has to write a last record.
     """
 
     run_dir: RunDir
     grace: float
     system: System
     after: bool = False
+    margin: float = _AGENT_MARGIN
 
     def run(self, command: Sequence[str], walltime: int, keep: Sequence[int] = ()) -> None:
         """Run the script, again where its launcher asks for that, then write ended.json.
@@ -177,7 +181,7 @@ class JobRunner(Fields):
             self.system.log(end["error"])
             return end
         code, received = self._wait(script)
-        patience = 0.0 if code is None else self.grace + (_AGENT_MARGIN if self._launched() else 0.0)
+        patience = 0.0 if code is None else self.grace + (self.margin if self._launched() else 0.0)
         survivors = Supervisor([], self.system).tear_down(patience, lambda: None)
         if survivors:
             self.system.log(f"processes survived SIGKILL: {survivors}")
