@@ -61,6 +61,10 @@ def configured(given: Configured, folder: Path, at_once: int | None = None, pack
             what = "all elements of the sweep would write into one folder"
             raise SpecError(f"env.{OUTPUT_DIR}", what, hint="leave it out: each has one in its run directory")
         made = sweep.rows(table, given.spec.params, _lines(table, folder, given), _uniform, most)
+        for name in made[0]:
+            if given.sources.get(f"params.{name}") == "--set":
+                what = f"the sweep has its own values of {name}, and --set would change none of them"
+                raise SpecError(f"params.{name}", what, hint=f"change {name} below [sweep], or leave out --set {name}")
         limit = _positive("sweep.at_once", table.get("at_once") if at_once is None else at_once)
         return Sweep(made, limit or min(sweep.AT_ONCE, _room(given.spec, pack)), pack)
     except SpecError as error:

@@ -140,6 +140,7 @@ def test_sweep_of_another_user_is_not_run_again(
         ("[sweep]\nlr = [1]\n", ["--pack", "0"], "gridtf: --pack: 0 is not a whole number above 0"),
         ("[sweep]\nlr = [1]\n", ["--pack", "2", "--nodes", "2"], "gridtf: pack: only jobs of one host can share it"),
         ("[sweep]\nlr = [1]\n", ["--env", "OUTPUT_DIR=x"], "gridtf: --env: all elements of the sweep would write into"),
+        ("[sweep]\nlr = [1]\n", ["--set", "lr=2"], "gridtf: --set: the sweep has its own values of lr, and --set "),
         ("[sweep]\nlr = [1]\n", ["--dry-run"], "gridtf: --dry-run prints the job script, not JSON\n"),
         ('[sweep]\nfile = "no.csv"\n', [], "gridtf: job.toml:9: sweep.file: cannot read no.csv: No such file or direc"),
         ("[sweep]\nfile = 1\n", [], "gridtf: job.toml:9: sweep.file: 1 is not the name of a file\n"),
