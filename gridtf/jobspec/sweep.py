@@ -103,10 +103,14 @@ def rows(
     )
 
 
-def too_many(count: int, most: int, why: str = "") -> SpecError:
+class TooMany(SpecError):
+    """A sweep has more elements than it may have."""
+
+
+def too_many(count: int, most: int, why: str = "") -> TooMany:
     """The error for a sweep that has more elements than it may have. why: who says so."""
     hint = "leave out values, or make several sweeps of it"
-    return SpecError("sweep", f"it has {count} elements, at most {most} are allowed", why=why, hint=hint)
+    return TooMany("sweep", f"it has {count} elements, at most {most} are allowed", why=why, hint=hint)
 
 
 def notes(spec: JobSpec, made: Sequence[Row]) -> tuple[str, ...]:

@@ -94,6 +94,9 @@ def _is_to_wait_for(key: str, job: Job) -> bool:
     if key != "after_any" and (completed != (key == "after") or view.state == JobState.UNKNOWN):
         what = f"job {job.name} ({job.id}) is {view.state}, so it has not {CONDITIONS[key]}, and will not"
         hint = f"gridtf resume {job.id} goes on with it; --after-any takes it as it is"
+        if job.run.sweep.exists():  # it is FAILED for good: what runs again is a job array of its own
+            again = f"gridtf rerun --failed {job.id} runs again what failed"
+            hint = f"{again}: start after that job; --after-any takes the sweep as it is"
         raise SpecError(key, what, hint=hint if key == "after" else "leave it out: there is nothing to wait for")
     return False
 

@@ -11,7 +11,7 @@ from fnmatch import translate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gridtf.run.rundir import Record, RunDir, write_record, write_text
+from gridtf.run.rundir import RUN_ROOT, Record, RunDir, write_record, write_text
 
 if TYPE_CHECKING:
     import subprocess
@@ -152,7 +152,7 @@ def _about(status: bytes | None) -> Record:
         return {"unknown": f"git did not answer within {_SECONDS:g} s, or refused to"}
     lines = _lines(status)
     heads = {words[1]: words[2] for line in lines if len(words := line.split(" ", 2)) == 3 and words[0] == "#"}
-    new = [line[2:] for line in lines if line.startswith("? ")]
+    new = [line[2:] for line in lines if line.startswith("? ") and not f"/{line[2:]}".endswith(f"/{RUN_ROOT}/")]
     commit, branch = heads.get("branch.oid", "("), heads.get("branch.head", "(")
     return {
         "commit": None if commit.startswith("(") else commit,  # (initial)

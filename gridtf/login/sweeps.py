@@ -59,10 +59,14 @@ def configured(given: Configured, folder: Path, at_once: int | None = None, pack
         if len(folders) < len(made) and "" not in folders:
             what = "elements of the sweep would write into one folder"
             raise SpecError(f"env.{OUTPUT_DIR}", what, hint="leave it out: each has one in its run directory")
+        for name in made[0]:
+            if given.sources.get(f"params.{name}") == "--set":
+                what = f"the sweep has its own values of {name}, and --set would change none of them"
+                raise SpecError(f"params.{name}", what, hint=f"change {name} below [sweep], or leave out --set {name}")
         limit = _positive("sweep.at_once", table.get("at_once") if at_once is None else at_once)
         return Sweep(made, limit or min(sweep.AT_ONCE, _room(given.spec, pack)), pack)
     except SpecError as error:
-        if given.max_sweep and error.problem.endswith("are allowed"):
+        if given.max_sweep and isinstance(error, sweep.TooMany):
             error.why = f"{given.max_sweep.source}: max_sweep = {most}"
         raise config.located(error, {**given.sources, **places}) from None
 

@@ -97,7 +97,8 @@ def _sides(run: RunDir, material: Material, masker: Masker, now: float) -> dict[
     given = {key: value for key, _, value in flat(material.spec)}
     settings = {one.key: (one.value, one.source, given[one.key]) for one in settings_of(material, masker)}
     params = {key.removeprefix(table.PARAMS): item for key, item in settings.items() if key.startswith(table.PARAMS)}
-    rest = {key: item for key, item in settings.items() if not key.startswith(table.PARAMS)}
+    aside = ("run_root",)  # where it is recorded, which rerun writes down: it changes nothing that runs
+    rest = {key: item for key, item in settings.items() if not key.startswith((table.PARAMS, *aside))}
     code = code_of(run)
     said = {name: code.get(name) for name in ("commit", "branch", "remote")}
     if code.get("commit"):

@@ -82,6 +82,8 @@ def test_job_that_has_ended_as_it_must_is_not_waited_for(fake: FakeScheduler, ro
     what = refused(after=("train",))
     assert "job train (101) is FAILED, so it has not completed, and will not" in what.what
     assert what.hint == "gridtf resume 101 goes on with it; --after-any takes it as it is"
+    job.run.sweep.write_text("{}")
+    assert refused(after=("train",)).hint.startswith("gridtf rerun --failed 101 runs again what failed: start after")
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_commit_and_changes_are_recorded_for_this_user_alone(repository: Path) -
     (repository / ".env").write_text("KEY=hunter3")
     git(repository, "add", ".env")
     job, record = submitted(run_root="/proc/self/cwd/runs")
-    assert record == {**clean, "dirty": True, "diff": True, "untracked": ["gridtf-runs/", "new.py"]}
+    assert record == {**clean, "dirty": True, "diff": True, "untracked": ["new.py"]}
     diff = job.run.diff.read_text()
     assert "-a = 1\n+a = 2\n" in diff
     assert "hunter" not in diff

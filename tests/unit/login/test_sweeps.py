@@ -151,6 +151,7 @@ def test_sweep_of_another_user_is_not_run_again(
             for name in ("x", "x/{params.layers}", "${run_dir}")
         ),
         ("[sweep]\nname = ['a', '" + 200_000 * "b" + "']\n", [], "gridtf: params: 200"),
+        ("[sweep]\nlr = [1]\n", ["--set", "lr=2"], "gridtf: --set: the sweep has its own values of lr, and --set "),
         ("[sweep]\nlr = [1]\n", ["--dry-run"], "gridtf: --dry-run prints the job script, not JSON\n"),
         ('[sweep]\nfile = "no.csv"\n', [], "gridtf: job.toml:9: sweep.file: cannot read no.csv: No such file or direc"),
         ("[sweep]\nfile = 1\n", [], "gridtf: job.toml:9: sweep.file: 1 is not the name of a file\n"),

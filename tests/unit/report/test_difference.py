@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,7 +70,8 @@ def test_runs_that_are_alike(two: tuple[RunDir, RunDir]) -> None:
 
 def test_settings_with_their_sources_and_secrets_that_differ_unseen(two: tuple[RunDir, RunDir]) -> None:
     recordedruns.describe(two[0], {"params.lr": "--set"}, params={"lr": 0.1}, env={"A_KEY": "hunter22-secret"})
-    recordedruns.describe(two[1], params={"lr": 0.2, "seed": 3}, env={"A_KEY": "hunter33-secret"}, name="a")
+    other: dict[str, Any] = {"env": {"A_KEY": "hunter33-secret"}, "name": "a", "run_root": "/r"}
+    recordedruns.describe(two[1], params={"lr": 0.2, "seed": 3}, **other)
     found = difference(*two, NAMES, NOW)
     assert found.changes["parameters"] == (Change("lr", "0.1", "0.2", "--set"), Change("seed", None, "3"))
     assert found.changes["specification"] == (Change("env.A_KEY", MASK, MASK),)
