@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 
 from gridtf.run.rundir import RunDir, read_record
 from tests.support.commands import as_json, call, python, running, status, submit
+from tests.support.jobs import until
 
 ENDS = python("print('done')")
 FAILS = python("import sys; sys.exit(3)")
@@ -73,6 +75,9 @@ def test_job_whose_condition_can_not_come_is_ended_and_says_so(here: Path) -> No
 def test_job_that_waits_is_cancelled(here: Path) -> None:
     submit("--name", "held", *HELD)
     after = submit("--after", "held", *ENDS)
+    own = Path("/proc", after["job_id"].partition(".")[0], "status")
+    # until then the signal ends the job runner, which leaves the mark that the job waits
+    until(lambda: int(own.read_text().partition("SigBlk:")[2].split()[0], 16) & 1 << (signal.SIGTERM - 1), "the runner")
     call("cancel", after["run_dir"])
     view = status(after["run_dir"])
     assert (view["state"], view["attempt"]) == ("CANCELLED", None)
