@@ -90,7 +90,7 @@ def _may_start(environ: MutableMapping[str, str]) -> bool:
     name = spec.scheduler or schedulers.around_this_process(environ)
     if run_dir is None:
         return True
-    conditions = Conditions(RunDir(run_dir), spec, schedulers.get(name), monotonic)
+    conditions = Conditions(RunDir(run_dir), spec, schedulers.get(name), monotonic, waited=name == "local")
     while (now := conditions.look()).why and not now.ids:
         sleep(conditions.pause)
     return now.never is None

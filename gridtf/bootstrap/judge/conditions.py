@@ -19,7 +19,7 @@ from gridtf.states import ENDED, JobState
 from gridtf.text import some
 from gridtf.values import Value
 
-_DOUBT = 60.0  # seconds in which a verdict may become visible, and a scheduler may answer
+DOUBT = 60.0  # seconds in which a verdict may become visible, and a scheduler may answer
 _LONGEST_PAUSE = 30.0  # seconds between two looks at most; a tenth of the time waited so far before that
 
 
@@ -45,10 +45,13 @@ class Conditions:
         spec: Its specification, which names the run directories of other jobs.
         scheduler: The scheduler of all of them.
         clock: Seconds, such as time.monotonic.
+        waited: Whether another process of the job has looked, and has waited and doubted before: its job runner.
     """
 
-    def __init__(self, run: RunDir, spec: JobSpec, scheduler: Scheduler, clock: Callable[[], float]) -> None:
-        self._scheduler, self._clock = scheduler, clock
+    def __init__(
+        self, run: RunDir, spec: JobSpec, scheduler: Scheduler, clock: Callable[[], float], *, waited: bool = False
+    ) -> None:
+        self._scheduler, self._clock, self._doubt = scheduler, clock, 0.0 if waited else DOUBT
         self._begin = clock()
         self._doubted: dict[RunDir, float] = {}  # since when
         self._words = waits_for(read_record(run.job, recordtypes.Job, own=True))
@@ -75,7 +78,7 @@ class Conditions:
             if seen.goes_on:
                 self._doubted.pop(run, None)
             since = self._doubted.setdefault(run, self._clock())
-            if seen.goes_on or (not seen.sure and self._clock() - since < _DOUBT):
+            if seen.goes_on or (not seen.sure and self._clock() - since < self._doubt):
                 waits.append(word)
                 ids += filter(None, [seen.goes_on])
             elif seen.unknown:

@@ -374,7 +374,8 @@ class Launcher(Fields):
             return None
         from gridtf.bootstrap.judge.conditions import Conditions
 
-        conditions, told = Conditions(job.run, job.spec, job.scheduler, job.system.monotonic), ""
+        waited = job.scheduler.name == "local"
+        conditions, told = Conditions(job.run, job.spec, job.scheduler, job.system.monotonic, waited=waited), ""
         while (now := conditions.look()).why:
             if now.ids and not job.scheduler.injob.why_not_again(job.system.environ):
                 self._others = now.ids

@@ -191,6 +191,15 @@ def test_job_that_has_begun_before_starts_again(tmp_path: Path) -> None:
     assert Conditions(job.run, spec, job.scheduler, lambda: 0.0).look() == Standing()
 
 
+def test_launcher_of_a_local_job_doubts_nothing_again(tmp_path: Path) -> None:
+    """Its job runner has waited for the records before."""
+    job = Site(tmp_path)
+    job.other.submitted.unlink()
+    spec = JobSpec(command=("true",), after=(str(job.other.path),))
+    assert job.look().why
+    assert Conditions(job.run, spec, job.scheduler, lambda: 0.0, waited=True).look().never is not None
+
+
 def test_looks_become_rare(tmp_path: Path) -> None:
     job, pauses = Site(tmp_path), []
     for later in (0, 10, 50, 10000):
