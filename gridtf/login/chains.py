@@ -119,8 +119,8 @@ def prepare(steps: Mapping[str, Configured]) -> dict[str, Plan]:
         outputs = {
             other: str(output_dir(RunDir(plan.run_dir), {"spec": plan.spec.to_dict()})) for other, plan in plans.items()
         }
-        spec, follows = _filled(name, step, steps, outputs)
-        plan = submission.prepare(spec, step.sources, step.trusted)
+        made, follows = _filled(name, step, steps, outputs)
+        plan = submission.prepare(made.spec, made.sources, made.trusted)
         own = {key: (*getattr(plan.spec, key), *(str(before[other]) for other in follows[key])) for key in CONDITIONS}
         ids = tuple(f"ID-OF-{other}" for key in CONDITIONS for other in follows[key])
         plans[name] = plan.replace(spec=plan.spec.replace(**own), waits_for=(*plan.waits_for, *ids))
@@ -143,15 +143,16 @@ def submit(steps: Mapping[str, Configured]) -> dict[str, Job]:
     jobs: dict[str, Job] = {}
     with _all_or_none(jobs):
         for name, step in steps.items():
-            spec, follows = _filled(name, step, steps, {other: str(job.output_dir) for other, job in jobs.items()})
-            own = {key: (*getattr(spec, key), *(str(jobs[one].run_dir) for one in follows[key])) for key in CONDITIONS}
+            made, follows = _filled(name, step, steps, {other: str(job.output_dir) for other, job in jobs.items()})
+            before = {other: str(job.run_dir) for other, job in jobs.items()}
+            own = {key: (*getattr(made.spec, key), *map(before.__getitem__, follows[key])) for key in CONDITIONS}
             origin: dict[str, Any] = {"step": name}
             if jobs:
                 first = next(iter(jobs.values()))
                 known = (read_record(first.run.job, recordtypes.Job, own=True) or {}).get("origin", {})
                 origin |= {"chain": str(first.run_dir)}
                 origin |= {key: known[key] for key in ("snapshot",) if key in known}
-            jobs[name] = submission.submit(spec.replace(**own), step.sources, step.trusted, origin=origin)
+            jobs[name] = submission.submit(made.spec.replace(**own), made.sources, made.trusted, origin=origin)
         first = next(iter(jobs.values()))
         write_record(first.run.steps, {"steps": {name: str(job.run_dir) for name, job in jobs.items()}})
     return jobs
@@ -159,8 +160,8 @@ def submit(steps: Mapping[str, Configured]) -> dict[str, Job]:
 
 def _filled(
     name: str, step: Configured, steps: Mapping[str, Configured], outputs: Mapping[str, str]
-) -> tuple[JobSpec, dict[str, tuple[str, ...]]]:
-    """The specification of a step with the paths of those before it; and the steps among its conditions, by key."""
+) -> tuple[Configured, dict[str, tuple[str, ...]]]:
+    """A step with the paths of those before it; and the steps among its conditions, by key."""
     follows: dict[str, tuple[str, ...]] = dict.fromkeys(CONDITIONS, ())
     more: dict[str, tuple[str, ...]] = {}
     try:
@@ -170,7 +171,8 @@ def _filled(
             follows[key] = tuple(word for word in words if word in steps)
             more[key] = (*getattr(step.spec, key), *(word for word in words if word not in steps))
         spec = JobSpec.from_dict(_with_outputs(step.spec.replace(**more).to_dict(), outputs))
-        return spec, follows
+        conditions = dict.fromkeys((key for key, words in step.follows.items() if words), f"[steps.{name}]")
+        return step.replace(spec=spec, sources={**conditions, **step.sources}), follows
     except SpecError as error:
         raise located(error, step.sources) from None
 

@@ -282,6 +282,13 @@ def test_render_shows_each_step(words: list[str], file: Callable[[], None], caps
         "digits-export",
     ]
     assert len(os.listdir(rough_path / "gridtf-runs")) == 1
+    waits = [" ".join(line.split()) for line in captured.err.splitlines() if line.lstrip().startswith("after")]
+    runs = [json.dumps(line[15:]) for line in captured.err.splitlines() if line.startswith("run directory")]
+    assert waits == [
+        f"after = [{runs[0]}] [steps.evaluate]",
+        f"after = [{json.dumps(str(find('other').run_dir))}] [steps.export]",
+        f"after_any = [{runs[0]}, {runs[1]}] [steps.export]",
+    ]
 
 
 @pytest.mark.parametrize(
