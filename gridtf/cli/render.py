@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gridtf import schedulers
 from gridtf.cli import output
 from gridtf.cli.common import add_like, configured, new_parser, steps_of
-from gridtf.jobspec import config, precheck
+from gridtf.jobspec import config
 from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.options import Table
 from gridtf.jobspec.spec import JobSpec
@@ -102,12 +102,7 @@ def _described(plan: Plan, *, as_json: bool, defaults: bool) -> dict[str, Any]:
     copied = _copied(plan)
     if as_json:
         return {**_as_dict(plan, command, script), **copied}
-    notes = precheck.notes(plan.spec)
-    if plan.sweep is not None:
-        from gridtf.jobspec.sweep import notes as of_sweep
-
-        notes = (*notes, *of_sweep(plan.spec, plan.sweep.rows))
-    for note in notes:
+    for note in submission.notes_of(plan):
         output.message(f"gridtf: {plain(note)}")
     output.message(_about(plan, command, copied, defaults=defaults))
     if output.on_terminal():

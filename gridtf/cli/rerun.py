@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gridtf import schedulers
 from gridtf.cli import submit
 from gridtf.cli.common import find_job, new_parser
-from gridtf.errors import UsageError
 from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.options import Table
+
+if TYPE_CHECKING:
+    from gridtf.jobspec.config import Configured
+    from gridtf.jobspec.sweep import Sweep
 
 _ABOUT = """\
 Every value that is not given here is that of JOB, whatever files and GRIDTF_SUBMIT_ variables say now. Words after --
@@ -32,14 +35,12 @@ def run(arguments: Namespace) -> int:
     from gridtf.jobspec.config import Typed
     from gridtf.login import rerun
 
-    job = find_job(arguments)
-    if arguments.failed:
-        if arguments.given or arguments.command is not None or arguments.dry_run or arguments.code:
-            raise UsageError("--failed runs elements of a sweep as they were", hint="leave out the other options")
-        from gridtf.login import sweeps
+    job, typed = find_job(arguments), Typed(None, arguments.given, arguments.command)
+    code_now = arguments.code == "now"
 
-        return submit.announced(sweeps.rerun_failed(job), None, arguments, "list")
-    typed = Typed(None, arguments.given, arguments.command)
-    return submit.carry_out(
-        arguments, lambda: rerun.again(job, typed, code_now=arguments.code == "now"), rerun.code_notes
-    )
+    def configure() -> tuple[Configured, Sweep | None]:
+        if arguments.failed:
+            return rerun.failed(job, typed, code_now=code_now)
+        return rerun.again(job, typed, code_now=code_now), None
+
+    return submit.carry_out(arguments, configure, rerun.code_notes)

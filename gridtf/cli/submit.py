@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gridtf.jobspec.config import Configured
+    from gridtf.jobspec.sweep import Sweep
     from gridtf.login.job import Job
 
 LAYERS = """\
@@ -87,32 +88,32 @@ def run_submit(arguments: Namespace) -> int:
         raise UsageError(f"{file} has a [sweep]: it is more than one job", hint=f"write: gridtf sweep {file}")
     if given.steps:
         return _submit_steps(arguments, steps_of(arguments, given))
-    return carry_out(arguments, lambda: given)
+    return carry_out(arguments, lambda: (given, None))
 
 
 def carry_out(
     arguments: Namespace,
-    configure: Callable[[], Configured],
+    configure: Callable[[], tuple[Configured, Sweep | None]],
     notes: Callable[[Configured, Job], Sequence[str]] = lambda given, job: (),
 ) -> int:
-    """Submit a job, as the options of add_submit_options say.
+    """Submit a job or a sweep, as the options of add_submit_options say.
 
     Args:
         arguments: The parsed command line.
-        configure: Makes the job.
+        configure: Makes the job and, if it is a sweep, its elements.
         notes: Makes further notes for the user, when it is submitted.
     """
     _need_one_form(arguments)
     if arguments.dry_run:
         from gridtf.cli import render
 
-        return render.show(configure())
+        return render.show(*configure())
     from gridtf.login import submission
 
-    given = configure()
-    job = submission.submit(given.spec, given.sources, given.trusted, origin=given.origin)
+    given, swept = configure()
+    job = submission.submit(given.spec, given.sources, given.trusted, origin=given.origin, sweep=swept)
     job.notes = (*job.notes, *notes(given, job))
-    return announced(job, given, arguments, "logs -f", "status")
+    return announced(job, given, arguments, *(("list",) if swept else ("logs -f", "status")))
 
 
 def _need_one_form(arguments: Namespace) -> None:
@@ -122,11 +123,11 @@ def _need_one_form(arguments: Namespace) -> None:
         raise UsageError("--follow prints logs, not JSON", hint="write --wait in its place, or leave out --json")
 
 
-def announced(job: Job, given: Configured | None, arguments: Namespace, *next_commands: str) -> int:
+def announced(job: Job, given: Configured, arguments: Namespace, *next_commands: str) -> int:
     """Tell of a job that has just been submitted, and wait for it where the command line says so.
 
     Args:
-        given: The job as it was given; None where it was not.
+        given: The job as it was given.
         arguments: The command line.
         next_commands: What users may want to do with the job, such as ``status``.
 
@@ -135,7 +136,7 @@ def announced(job: Job, given: Configured | None, arguments: Namespace, *next_co
     """
     for note in job.notes:
         output.message(f"gridtf: {plain(note)}")
-    found = job.scheduler == "local" and given is not None and given.spec.scheduler is None
+    found = job.scheduler == "local" and given.spec.scheduler is None
     scheduler = f"{job.scheduler} (this machine: no other scheduler was found)" if found else job.scheduler
     text = described(job, scheduler)
     waits = arguments.wait or arguments.follow

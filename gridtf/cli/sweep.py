@@ -47,20 +47,12 @@ def add_sweep_options(parser: Parser) -> None:
 
 def run(arguments: Namespace) -> int:
     from gridtf.cli import submit
-    from gridtf.jobspec import sweep
-    from gridtf.login import submission
 
-    if arguments.dry_run:
-        from gridtf.cli import render
+    def configure() -> tuple[Configured, Sweep]:
+        given = configured(arguments)
+        return given, of(given, arguments)
 
-        if arguments.json:
-            raise UsageError("--dry-run prints the job script, not JSON", hint="leave out --json, or --dry-run")
-        return render.run(arguments)
-    given = configured(arguments)
-    made = of(given, arguments)
-    job = submission.submit(given.spec, given.sources, given.trusted, sweep=made)
-    job.notes = (*sweep.notes(given.spec, made.rows), *job.notes)
-    return submit.announced(job, given, arguments, "list")
+    return submit.carry_out(arguments, configure)
 
 
 def of(given: Configured, arguments: Namespace) -> Sweep:
@@ -87,7 +79,7 @@ def about(made: Sweep) -> list[str]:
     for number in shown:
         lines += ["  …"] if number > _SHOWN + 1 else []
         words = [f"{name}={_text(value)}" for name, value in made.rows[number - 1].items()]
-        lines.append(f"  {number}: {', '.join(words)}")
+        lines.append(f"  {made.number(str(number))}: {', '.join(words)}")
     return lines
 
 

@@ -7,14 +7,15 @@ from pathlib import Path
 
 from gridtf import __version__, files, schedulers
 from gridtf.contract import OUTPUT_DIR
-from gridtf.errors import GridtfError, SpecError
+from gridtf.errors import GridtfError, SpecError, UsageError
 from gridtf.jobspec import config, placeholders
 from gridtf.jobspec.spec import JobSpec
+from gridtf.jobspec.sweep import Sweep
 from gridtf.login import sweeps
 from gridtf.login.job import Job
 from gridtf.login.resume import need_own
 from gridtf.run import recordtypes, registry
-from gridtf.run.following import of_chain
+from gridtf.run.following import CONDITIONS, of_chain
 from gridtf.run.rundir import Record, RunDir, here, listdir, read_private, read_record
 
 _OUTPUT = f"env.{OUTPUT_DIR}"
@@ -50,7 +51,7 @@ def again(job: Job, typed: config.Typed, *, code_now: bool = False) -> config.Co
     sources = record.get("sources", {})
     spec = sweeps.element_spec(job) if swept else _spec(record, run.job)
     env = {name: text for name, text in spec.env.items() if name != OUTPUT_DIR or not _of_a_run(text, sources)}
-    nothing = dict.fromkeys(("after", "after_any", "after_failed"), ())
+    nothing = dict.fromkeys(CONDITIONS, ())
     spec = spec.replace(
         scheduler=submitted["scheduler"], env=env, run_dir=None, run_root=str(run.path.parent), **nothing
     )
@@ -65,13 +66,63 @@ def again(job: Job, typed: config.Typed, *, code_now: bool = False) -> config.Co
         raise GridtfError(f"{job.name} has its results in {results}, where this job would write as well", hint=hint)
     known = record.get("origin", {})
     origin = {"rerun_of": str(job.run_dir), **of_chain(run, known)}
+    return made.replace(origin={**origin, **_code(job, made, source, known, now=code_now)})
+
+
+def failed(job: Job, typed: config.Typed, *, code_now: bool = False) -> tuple[config.Configured, Sweep]:
+    """Those elements of a sweep that have ended and did not complete, and those that never ran, with changes.
+
+    Their results count in the table of the sweep.
+
+    Args:
+        job: The sweep, or one that runs elements of it again.
+        typed: As for again, and so is ``code_now``. What the elements differ in stays, and so does their place.
+
+    Returns:
+        What submission.submit takes.
+
+    Raises:
+        GridtfError: When there is nothing to run again.
+        UsageError: For a wrong change.
+        RunDirError: When a record is damaged or another user's.
+    """
+    job = Job(sweeps.first_of(job))
+    need_own(job, "rerun")
+    some, place, begun = sweeps.failed(job.run)
+    spec, known = sweeps.submitted_as(job.run)
+    if begun:
+        spec = spec.replace(**dict.fromkeys(CONDITIONS, ()))
+    name = f"{spec.title[:52]}-{place.path.name}"  # so that the name of the sweep still means the sweep
+    spec = spec.replace(name=name, scheduler=job.scheduler, run_dir=str(place.path))
+    source = f"from {job.name} ({job.id})"
+    made = schedulers.with_options(
+        lambda table, complete: config.change(spec, source, typed, os.environ, here(), table, complete=complete)
+    )
+    for key in ("name", "scheduler", "run_dir", "run_root", *(f"params.{name}" for name in some.rows[0])):
+        if made.sources.get(key, source) != source:
+            what = f"elements that --failed runs again keep the {key.replace('params.', '')} of the sweep"
+            raise UsageError(f"{made.sources[key]}: {what}", hint="leave it out, or submit a sweep of its own")
+    origin = {"rerun_of": str(job.run_dir), **_code(job, made, source, known, now=code_now)}
+    return made.replace(origin=origin), some
+
+
+def _code(job: Job, made: config.Configured, source: str, known: Record, *, now: bool) -> Record:
+    """The snapshot of a job, for the origin of one that runs it again; empty where that runs the working folder.
+
+    Args:
+        job: The job.
+        made: The one that runs it again.
+        source: Of the values that it has from the job.
+        known: The origin of the job.
+        now: Whether the working folder as it is now is to run.
+    """
     snapshot = known.get("snapshot")
-    if snapshot and made.spec.snapshot and not code_now and made.sources.get("chdir") == source:
-        if not files.is_folder(Path(snapshot)):
-            hint = "--code now runs the working folder as it is now"
-            raise GridtfError(f"the snapshot that {job.name} has run is gone: {snapshot}", hint=hint)
-        origin["snapshot"] = snapshot
-    return made.replace(origin=origin)
+    if not snapshot or not made.spec.snapshot or now or made.sources.get("chdir") != source:
+        return {}
+    if not files.is_folder(Path(snapshot)):
+        hint = "--code now runs the working folder as it is now"
+        raise GridtfError(f"the snapshot that {job.name} has run is gone: {snapshot}", hint=hint)
+    return {"snapshot": snapshot}
 
 
 def code_notes(made: config.Configured, job: Job) -> list[str]:

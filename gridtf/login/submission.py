@@ -243,6 +243,16 @@ def _make_run_dir(plan: Plan) -> Plan:
     return plan.replace(run_dir=path)
 
 
+def notes_of(plan: Plan) -> tuple[str, ...]:
+    """What users may not expect of a job, one line each, as far as no scheduler is asked."""
+    of_job = precheck.notes(plan.spec)
+    if plan.sweep is None:
+        return of_job
+    from gridtf.jobspec import sweep
+
+    return (*sweep.notes(plan.spec, plan.sweep.rows), *of_job)
+
+
 def _new_below(path: Path) -> bool:
     """Make a folder and its parent; whether the folder is new."""
     make_folder(path.parent)
@@ -260,7 +270,7 @@ def _hand_over(plan: Plan, command: tuple[str, ...]) -> tuple[Record, tuple[str,
     # to be read: what is submitted is the text. Its env may contain a password, as in job.json
     write_text(run.script, plan.script, mode=0o700)
     with _located(plan.sources):
-        notes = (*precheck.notes(plan.spec), *schedulers.unused(plan.spec, scheduler), *scheduler.login.check(plan))
+        told = (*notes_of(plan), *schedulers.unused(plan.spec, scheduler), *scheduler.login.check(plan))
     elements = plan.request.elements
     for folder in (run.elements, *(run.elements / element for element in elements)) if elements else ():
         make_folder(folder)
@@ -280,7 +290,7 @@ def _hand_over(plan: Plan, command: tuple[str, ...]) -> tuple[Record, tuple[str,
     except BaseException:
         scheduler.login.cancel(JobIdentity.from_record(record))
         raise
-    return record, (*notes, *result.notes)
+    return record, (*told, *result.notes)
 
 
 def _interrupted(plan: Plan) -> MaybeSubmittedError:

@@ -23,12 +23,11 @@ from gridtf.jobspec.checks import spell
 from gridtf.jobspec.config import Configured
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.sweep import Sweep
-from gridtf.login import submission
 from gridtf.login.job import Job
 from gridtf.observe import jobs
 from gridtf.observe.outcome import Reported, of_record, reported
 from gridtf.run import following, recordtypes, reduced, registry
-from gridtf.run.rundir import Record, RunDir, is_ours, listdir, owner, read_private, read_record
+from gridtf.run.rundir import Record, RunDir, listdir, read_private, read_record
 from gridtf.states import ENDED, JobState
 from gridtf.values import Value, of_dict
 
@@ -337,44 +336,44 @@ def element_spec(job: Job) -> JobSpec:
     made = read(run, own=True) if job.run_dir.parent == run.elements else None
     if made is None or element not in made.elements:
         raise NotFoundError(f"{job.run_dir} is no element of a sweep")
-    spec, _, _ = _submitted(run)
+    spec, _ = submitted_as(run)
     row = made.rows[int(element) - 1]
     number = made.numbers[int(element) - 1] if made.numbers else element
-    title = _submitted(first_of(Job(run)))[0].title  # not the name of the sweep, which would mean this job otherwise
+    title = submitted_as(first_of(Job(run)))[0].title  # not the name of the sweep, which would mean this job otherwise
     return spec.replace(name=f"{title[:52]}-{number}", params={**spec.params, **row})
 
 
-def _submitted(run: RunDir) -> tuple[JobSpec, Mapping[str, str], Record]:
-    """Specification, sources and origin in job.json."""
+def submitted_as(run: RunDir) -> tuple[JobSpec, Record]:
+    """Specification and origin in job.json.
+
+    Raises:
+        RunDirError: When it is missing, damaged or another user's.
+    """
     record = read_record(run.job, recordtypes.Job, own=True)
     if record is None or "spec" not in record:
         raise RunDirError(f"{run.path} has no job.json: gridtf has not submitted it")
-    return JobSpec.from_dict(record["spec"]), record.get("sources", {}), record.get("origin", {})
+    return JobSpec.from_dict(record["spec"]), record.get("origin", {})
 
 
-def rerun_failed(job: Job) -> Job:
-    """Submit once more those elements of a sweep that have ended and did not complete, and those that never ran.
+def failed(run: RunDir) -> tuple[Sweep, RunDir, bool]:
+    """What of a sweep is to be run again: the elements that have ended and did not complete, and those that never ran.
 
     Args:
-        job: The sweep, or one that runs elements of it again.
+        run: The run directory of the sweep that was submitted first.
 
     Returns:
-        The new job, whose results count in the same table.
+        These elements; the run directory for them; whether the sweep had begun, so that what it waited for has ended.
 
     Raises:
         GridtfError: When there is nothing to run again.
-        UsageError, RunDirError, SchedulerError, MaybeSubmittedError: As submission.submit does.
+        RunDirError: When a record is damaged or another user's.
     """
-    run = first_of(job)
-    if not is_ours(run.path):
-        user = owner(run.path)
-        raise RunDirError(f"the sweep in {run.path} belongs to user {user}", hint=f"only {user} can run it again")
     made = read(run, own=True)
     assert made is not None  # first_of has found it
     # chosen before the table is read: of two commands at once, one finds that the folder exists
     number = max((int(each.path.name.partition("-")[2]) for each in registry.reruns(run)), default=0) + 1
     table = rows(run)
-    again = [row for row in table if row.over and row.state != JobState.COMPLETED]
+    again = tuple(row.element for row in table if row.over and row.state != JobState.COMPLETED)
     if any(not each.submitted.exists() for each in registry.reruns(run)):
         what = f"elements of the sweep are being run again at this moment, in {run.path / f'rerun-{number - 1}'}"
         raise GridtfError(what, hint="if no other command does, remove that folder")
@@ -382,14 +381,6 @@ def rerun_failed(job: Job) -> Job:
         going = sum(not row.over for row in table)
         rest = f"{going} have not ended" if going else "all have completed"
         raise GridtfError(f"no element of the sweep is to be run again: {rest}", hint=f"gridtf list {run.path}")
-    spec, sources, origin = _submitted(run)
-    if any(row.cost or following.begun(RunDir(row.run_dir)) for row in table):  # the jobs that it waited for have ended
-        spec = spec.replace(**dict.fromkeys(following.CONDITIONS, ()))
-    submitted = read_record(run.submitted, recordtypes.Submitted, own=True) or {}
-    again_name = f"{spec.title[:52]}-rerun-{number}"  # so that the name of the sweep still means the sweep
-    place = {"scheduler": submitted.get("scheduler", spec.scheduler), "run_dir": str(run.path / f"rerun-{number}")}
-    spec = spec.replace(name=again_name, **place)
-    numbers = tuple(row.element for row in again)
-    swept = made.replace(rows=tuple(made.rows[number - 1] for number in numbers), numbers=numbers)
-    kept = {name: origin[name] for name in ("snapshot",) if name in origin}
-    return submission.submit(spec, sources, origin={**kept, "rerun_of": str(run.path)}, sweep=swept)
+    begun = any(row.cost or following.begun(RunDir(row.run_dir)) for row in table)
+    some = made.replace(rows=tuple(made.rows[element - 1] for element in again), numbers=again)
+    return some, RunDir(run.path / f"rerun-{number}"), begun

@@ -48,6 +48,10 @@ def sweep(here: Path, *words: str, fails: str = "", waits: str = "", axis: str =
     return Job(as_json("sweep", "gridtf.toml", *words)["run_dir"])
 
 
+def rerun_failed(job: Job, *words: str) -> Job:
+    return Job(as_json("rerun", "--failed", str(job.run_dir), *words)["run_dir"])
+
+
 def committed(here: Path) -> None:
     """Commit all that is in the folder."""
     own = ("-c", "user.name=a", "-c", "user.email=a@b")
@@ -85,7 +89,7 @@ def test_elements_that_failed_run_again_and_no_others(here: Path) -> None:
         assert sum(other["started"] < one["started"] < other["ended"] for other in ends.values()) < 2
     before = {number: element(job, number).result.read_bytes() for number in rows}
 
-    again = Job(as_json("rerun", "swept", "--failed")["run_dir"])
+    again = rerun_failed(job)
     assert (again.run_dir, again.wait().state) == (job.run_dir / "rerun-1", "COMPLETED")
     assert sorted(os.listdir(again.run.elements)) == ["1", "2"]
     assert states(job) == states(again) == ["COMPLETED"] * 6
@@ -143,7 +147,7 @@ def test_sweep_that_is_cancelled_half_way_keeps_what_has_ended(here: Path) -> No
     assert sorted(os.listdir(element(job, 1).path)) == FILES
     assert os.listdir(element(job, 3).path) == []
     (here / "go").touch()
-    again = sweeps.rerun_failed(job)
+    again = rerun_failed(job)
     assert again.wait().state == "COMPLETED"
     assert sorted(os.listdir(again.run.elements)) == ["1", "2", "3", "4", "5"]
     assert states(job) == ["COMPLETED"] * 6
@@ -198,7 +202,7 @@ def test_others_go_on_when_the_processes_of_an_element_are_killed(here: Path) ->
     job.wait()
     assert states(job) == ["FAILED", "COMPLETED", "COMPLETED"]
     (here / "go").touch()
-    assert sweeps.rerun_failed(job).wait().state == "COMPLETED"
+    assert rerun_failed(job).wait().state == "COMPLETED"
     assert states(job) == ["COMPLETED"] * 3
 
 

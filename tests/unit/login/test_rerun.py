@@ -14,7 +14,7 @@ from gridtf.cli import main
 from gridtf.errors import GridtfError, NotFoundError, RunDirError
 from gridtf.jobspec.config import Typed
 from gridtf.jobspec.spec import JobSpec
-from gridtf.login import rerun, sweeps
+from gridtf.login import rerun
 from gridtf.login.job import Job, find
 from gridtf.login.resume import resume
 from gridtf.run import registry
@@ -166,7 +166,6 @@ def test_output_dir_of_the_user_s_own_is_not_shared(fake: FakeScheduler, rough_p
         (("--time", "9:00:00"), "--time: 09:00:00 requested, the site allows 02:00:00"),
         (("--nodes", "x"), "--nodes: 'x'"),
         (("--profile", "big"), "--profile: there is no profile 'big'; did you mean"),
-        (("--failed", "--time", "1"), "--failed runs elements of a sweep as they were"),
         (("--failed",), "is no sweep"),
         (("--code", "then"), "'then' is not known, only now"),
         (("--",), "there is no command after --"),
@@ -238,14 +237,6 @@ def test_array_and_its_elements(first: Job, capsys: Captured) -> None:
     assert (single.run_dir.parent, single.id) == (first.run_dir.parent, "102")
     assert (single.name, find(first.name).id) == (f"{first.name}-3", first.id), "the name stays the sweep's"
     assert json.loads(single.run.job.read_text())["origin"] == {"rerun_of": str(element.path)}
-
-
-def test_failed_elements_are_run_again_by_the_sweep(
-    first: Job, capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sweeps, "rerun_failed", lambda job: job)
-    assert main(["rerun", "--failed", "train", "--quiet"]) == 0
-    assert capsys.readouterr().out == "101\n"
 
 
 def test_snapshot_of_the_job_runs_again_unless_its_code_is_to_be_the_present_one(first: Job, tmp_path: Path) -> None:

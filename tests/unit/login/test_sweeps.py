@@ -10,7 +10,8 @@ import pytest
 
 from gridtf.cli import main
 from gridtf.errors import GridtfError, NotFoundError, RunDirError
-from gridtf.login import sweeps
+from gridtf.jobspec.config import Typed
+from gridtf.login import rerun, submission, sweeps
 from gridtf.login.job import Job, find
 from gridtf.run import recordtypes, rundir
 from gridtf.run.rundir import RunDir, write_record
@@ -41,6 +42,11 @@ def end(run: RunDir, element: str, state: str, **values: float) -> None:
     had = {"hosts": 1, "cpus": 2, "gpus": 0}
     record = {"attempt": 1, "verdict": verdict, "params": {}, "values": told, "had": had, "hosts": ["n1"], "tasks": 1}
     write_record(run.elements / element / run.result.name, record)
+
+
+def rerun_failed(job: Job) -> Job:
+    made, some = rerun.failed(job, Typed())
+    return submission.submit(made.spec, made.sources, made.trusted, origin=made.origin, sweep=some)
 
 
 def test_rows_and_limits_are_recorded_and_folders_made(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
@@ -84,7 +90,7 @@ def test_only_those_that_have_not_completed_run_again(fake: FakeScheduler, rough
     run = RunDir(swept(capsys, "[sweep]\nlr = [0.1, 0.2, 0.3, 0.4]\n", "--at-once", "2")["run_dir"])
     for element, state in (("1", "COMPLETED"), ("2", "FAILED"), ("4", "CANCELLED")):
         end(run, element, state)
-    again = sweeps.rerun_failed(find("swept"))
+    again = rerun_failed(find("swept"))
     made = json.loads(again.run.sweep.read_text())
     assert made == {"rows": [{"lr": 0.2}, {"lr": 0.4}], "at_once": 2, "pack": 1, "numbers": [2, 4]}
     assert again.run_dir == run.path / "rerun-1"
@@ -101,7 +107,7 @@ def test_only_those_that_have_not_completed_run_again(fake: FakeScheduler, rough
     assert find("101_2").run_dir == find("swept_2").run_dir == run.elements / "2"
     with pytest.raises(NotFoundError, match="element 3 of job swept has not begun"):
         find("swept_3")
-    third = sweeps.rerun_failed(again)
+    third = rerun_failed(again)
     assert third.run_dir == run.path / "rerun-2"
     assert json.loads(third.run.sweep.read_text())["numbers"] == [4]
     assert [row.job_id for row in sweeps.rows(run)] == ["101_1", "102_1", "101_3", "103_1"]
@@ -109,10 +115,33 @@ def test_only_those_that_have_not_completed_run_again(fake: FakeScheduler, rough
     assert len(json.loads(capsys.readouterr().out)) == 4
 
 
+def test_failed_elements_run_again_with_changes(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
+    run = RunDir(swept(capsys, "[sweep]\nlr = [0.1, 0.2, 0.3]\n", "--time", "10m", "--mem", "2G")["run_dir"])
+    for element, state in (("1", "COMPLETED"), ("2", "FAILED"), ("3", "FAILED")):
+        end(run, element, state)
+    words = ("rerun", "--failed", "swept", "--mem", "4G", "--set", "layers=5")
+    for wrong in (("--set", "lr=1"), ("--name", "x"), ("--run-dir", "x"), ("--scheduler", "sge")):
+        assert main([*words, *wrong]) == 2
+        key = {"--set": "lr", "--run-dir": "run_dir"}.get(wrong[0], wrong[0][2:])
+        said = f"gridtf: {wrong[0]}: elements that --failed runs again keep the {key} of the sweep\n"
+        assert capsys.readouterr().err.startswith(said)
+    assert main([*words, "--dry-run"]) == 0
+    shown = capsys.readouterr().err
+    assert "sweep          2 elements, 10 at once\n  2: lr=0.2\n  3: lr=0.3\n" in shown
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert {'time = "10m" from swept (101)', 'mem = "4G" --mem'} <= {*lines}
+    assert not (run.path / "rerun-1").exists()
+    assert main([*words, "--json", "--", "mended"]) == 0
+    again = RunDir(json.loads(capsys.readouterr().out)["run_dir"])
+    spec = json.loads(again.job.read_text())["spec"]
+    assert (spec["time"], spec["mem"], spec["params"]["layers"], spec["command"]) == ("10m", "4G", 5, ["mended"])
+    assert json.loads(again.sweep.read_text())["numbers"] == [2, 3]
+
+
 def test_sweep_that_goes_on_has_nothing_to_run_again(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
     job = find(swept(capsys, "[sweep]\nlr = [0.1, 0.2]\n")["job_id"])
     with pytest.raises(GridtfError, match="no element of the sweep is to be run again: 2 have not ended"):
-        sweeps.rerun_failed(job)
+        rerun_failed(job)
     with pytest.raises(NotFoundError, match="is no element of a sweep"):
         sweeps.element_spec(job)
 
@@ -123,16 +152,16 @@ def test_job_that_is_no_sweep(fake: FakeScheduler, rough_path: Path, capsys: Cap
     assert main(["list", "swept"]) == 2
     assert capsys.readouterr().err.startswith("gridtf: job swept is no sweep\n")
     with pytest.raises(NotFoundError):
-        sweeps.rerun_failed(find("swept"))
+        rerun_failed(find("swept"))
 
 
 def test_sweep_of_another_user_is_not_run_again(
     fake: FakeScheduler, rough_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = find(swept(capsys, "[sweep]\nlr = [0.1]\n")["run_dir"])
-    monkeypatch.setattr(sweeps, "is_ours", lambda path: False)
+    monkeypatch.setattr("gridtf.login.resume.is_ours", lambda path: False)
     with pytest.raises(RunDirError, match="belongs to user"):
-        sweeps.rerun_failed(job)
+        rerun_failed(job)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +209,7 @@ def test_elements_are_not_run_again_twice(fake: FakeScheduler, rough_path: Path,
     end(run, "1", "FAILED")
     (run.path / "rerun-1").mkdir()
     with pytest.raises(GridtfError, match=r"are being run again at this moment, in .*/rerun-1"):
-        sweeps.rerun_failed(find("swept"))
+        rerun_failed(find("swept"))
     assert fake.count == 1
 
 
@@ -190,7 +219,7 @@ def test_conditions_that_were_met_do_not_count_again(fake: FakeScheduler, rough_
     run = RunDir(swept(capsys, "[sweep]\nlr = [0.1, 0.2]\n", "--after", "first")["run_dir"])
     end(run, "2", "FAILED")
     find("first").run_dir.rename("removed")
-    again = sweeps.rerun_failed(find("swept"))
+    again = rerun_failed(find("swept"))
     assert "after" not in json.loads(again.run.job.read_text())["spec"]
 
 
