@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -38,7 +39,7 @@ def test_mlflow_has_parameters_values_and_the_end_of_a_job(
     launch: Launch, tmp_path: Path, python_with_mlflow: str
 ) -> None:
     env = {"MLFLOW_TRACKING_URI": f"file:{tmp_path}/mlruns", "MLFLOW_ALLOW_FILE_STORE": "true"}
-    on = [f"{python_with_mlflow} {EXAMPLES}/mlflow/notify.py"]
+    on = [shlex.join([python_with_mlflow, f"{EXAMPLES}/mlflow/notify.py"])]
     job = launch(sys.executable, "-c", STEPS, on=on, env=env, name="digits", **JOB)
     assert job.wait() == 0, job.output
     assert "hook" not in job.output.replace("hooks.log", ""), job.run.hooks_log.read_text()
@@ -81,7 +82,7 @@ def posts() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 def test_webhook_posts_a_line_at_each_event(launch: Launch, posts: tuple[str, list[dict[str, Any]]]) -> None:
     url, received = posts
-    on = [f"{sys.executable} {EXAMPLES}/webhook/notify.py"]
+    on = [shlex.join([sys.executable, f"{EXAMPLES}/webhook/notify.py"])]
     env = {"WEBHOOK_URL": url, "NO_PROXY": "127.0.0.1"}
     job = launch(sys.executable, "-c", STEPS, on=on, env=env, name="digits", **JOB)
     assert job.wait() == 0, job.output
@@ -96,7 +97,7 @@ def test_webhook_posts_a_line_at_each_event(launch: Launch, posts: tuple[str, li
 
 
 def test_unreachable_webhook_is_told_and_harmless(launch: Launch) -> None:
-    on = [f"{sys.executable} {EXAMPLES}/webhook/notify.py"]
+    on = [shlex.join([sys.executable, f"{EXAMPLES}/webhook/notify.py"])]
     env = {"WEBHOOK_URL": "http://127.0.0.1:9/", "NO_PROXY": "127.0.0.1"}
     job = launch("true", on=on, env=env, tasks={"worker": {"count": 1}})
     assert job.verdict()["state"] == "COMPLETED"
