@@ -50,14 +50,13 @@ def parser(table: Table | None = None, **more: Any) -> Parser:
 
 def run(arguments: Namespace) -> int:
     given, swept = configured(arguments), None
-    about = getattr(arguments, "json", False), getattr(arguments, "defaults", False)
     if given.steps:
-        return show_steps(steps_of(arguments, given), as_json=about[0], defaults=about[1])
-    if given.sweep or hasattr(arguments, "at_once"):
+        return show_steps(steps_of(arguments, given), as_json=arguments.json, defaults=arguments.defaults)
+    if given.sweep:
         from gridtf.cli import sweep
 
         swept = sweep.of(given, arguments)
-    return show(given, swept, as_json=about[0], defaults=about[1])
+    return show(given, swept, as_json=arguments.json, defaults=arguments.defaults)
 
 
 def show(given: Configured, swept: Sweep | None = None, *, as_json: bool = False, defaults: bool = False) -> int:

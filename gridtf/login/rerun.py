@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gridtf import __version__, files, schedulers
+from gridtf import files, schedulers
 from gridtf.contract import OUTPUT_DIR
 from gridtf.errors import GridtfError, SpecError, UsageError
 from gridtf.jobspec import config, placeholders
@@ -19,6 +19,7 @@ from gridtf.run.following import CONDITIONS, of_chain
 from gridtf.run.rundir import Record, RunDir, here, listdir, read_private, read_record
 
 _OUTPUT = f"env.{OUTPUT_DIR}"
+_NOTHING: dict[str, tuple[str, ...]] = dict.fromkeys(CONDITIONS, ())  # is waited for
 
 
 def again(job: Job, typed: config.Typed, *, code_now: bool = False) -> config.Configured:
@@ -49,16 +50,12 @@ def again(job: Job, typed: config.Typed, *, code_now: bool = False) -> config.Co
         hint = "start it again in the way it was started" if not element else "submit it as a job of its own"
         raise GridtfError(f"the job in {job.run_dir} {what}: gridtf cannot run it again", hint=hint)
     sources = record.get("sources", {})
-    spec = sweeps.element_spec(job) if swept else _spec(record, run.job)
+    spec = sweeps.element_spec(job) if swept else sweeps.submitted_as(run)[0]
     env = {name: text for name, text in spec.env.items() if name != OUTPUT_DIR or not _of_a_run(text, sources)}
-    nothing = dict.fromkeys(CONDITIONS, ())
     spec = spec.replace(
-        scheduler=submitted["scheduler"], env=env, run_dir=None, run_root=str(run.path.parent), **nothing
+        scheduler=submitted["scheduler"], env=env, run_dir=None, run_root=str(run.path.parent), **_NOTHING
     )
-    source = f"from {job.name} ({job.id})"
-    made = schedulers.with_options(
-        lambda table, complete: config.change(spec, source, typed, os.environ, here(), table, complete=complete)
-    )
+    made, source = _changed(job, spec, typed)
     kept = made.sources.get(_OUTPUT) == source  # it is no folder that the command line names
     results, new = (placeholders.fixed(one.env[OUTPUT_DIR] if kept else "", one.params) for one in (spec, made.spec))
     if results and results == new:
@@ -88,22 +85,32 @@ def failed(job: Job, typed: config.Typed, *, code_now: bool = False) -> tuple[co
     """
     job = Job(sweeps.first_of(job))
     need_own(job, "rerun")
-    some, place, begun = sweeps.failed(job.run)
+    some, place, begun = sweeps.to_run_again(job.run)
     spec, known = sweeps.submitted_as(job.run)
     if begun:
-        spec = spec.replace(**dict.fromkeys(CONDITIONS, ()))
+        spec = spec.replace(**_NOTHING)
     name = f"{spec.title[:52]}-{place.path.name}"  # so that the name of the sweep still means the sweep
     spec = spec.replace(name=name, scheduler=job.scheduler, run_dir=str(place.path))
-    source = f"from {job.name} ({job.id})"
-    made = schedulers.with_options(
-        lambda table, complete: config.change(spec, source, typed, os.environ, here(), table, complete=complete)
-    )
+    made, source = _changed(job, spec, typed)
     for key in ("name", "scheduler", "run_dir", "run_root", *(f"params.{name}" for name in some.rows[0])):
         if made.sources.get(key, source) != source:
             what = f"elements that --failed runs again keep the {key.replace('params.', '')} of the sweep"
             raise UsageError(f"{made.sources[key]}: {what}", hint="leave it out, or submit a sweep of its own")
+    try:
+        sweeps.check_outputs(made.spec, some.rows)
+    except SpecError as error:
+        raise config.located(error, made.sources) from None
     origin = {"rerun_of": str(job.run_dir), **_code(job, made, source, known, now=code_now)}
     return made.replace(origin=origin), some
+
+
+def _changed(job: Job, spec: JobSpec, typed: config.Typed) -> tuple[config.Configured, str]:
+    """A specification from a job with the changes of a command line, and the source of the values without a change."""
+    source = f"from {job.name} ({job.id})"
+    made = schedulers.with_options(
+        lambda table, complete: config.change(spec, source, typed, os.environ, here(), table, complete=complete)
+    )
+    return made, source
 
 
 def _code(job: Job, made: config.Configured, source: str, known: Record, *, now: bool) -> Record:
@@ -129,7 +136,7 @@ def code_notes(made: config.Configured, job: Job) -> list[str]:
     """What is to be said of the code of a job that was run again in the working folder as it is now.
 
     Args:
-        made: What again has returned.
+        made: What again or failed has returned.
         job: The new job.
     """
     runs = (RunDir(made.origin["rerun_of"]), job.run)
@@ -142,12 +149,3 @@ def code_notes(made: config.Configured, job: Job) -> list[str]:
 def _of_a_run(results: str, sources: Record) -> bool:
     """Whether it is the folder of the run that `gridtf resume` went on with, and none that the user has named."""
     return _OUTPUT not in sources and RunDir(Path(results).parent).output == Path(results)
-
-
-def _spec(record: Record, path: Path) -> JobSpec:
-    try:
-        return JobSpec.from_dict(record["spec"])
-    except SpecError as error:
-        why = f"gridtf {record.get('gridtf', 'of an unknown version')} has written it, and this is {__version__}"
-        what = f"{path}: {error.key}: {error.problem}"
-        raise GridtfError(what, why=why, hint="submit it from its job file instead") from None

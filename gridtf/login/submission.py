@@ -246,7 +246,7 @@ def _make_run_dir(plan: Plan) -> Plan:
 def notes_of(plan: Plan) -> tuple[str, ...]:
     """What users may not expect of a job, one line each, as far as no scheduler is asked."""
     of_job = precheck.notes(plan.spec)
-    if plan.sweep is None:
+    if plan.sweep is None or plan.sweep.numbers:  # those of a sweep have been told at its first submission
         return of_job
     from gridtf.jobspec import sweep
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gridtf import files
+from gridtf import __version__, files
 from gridtf.contract import OUTPUT_DIR
 from gridtf.errors import GridtfError, NotFoundError, RunDirError, SpecError, UsageError, nearest
 from gridtf.jobspec import config, params, placeholders, sweep
@@ -54,10 +54,7 @@ def configured(given: Configured, folder: Path, at_once: int | None = None, pack
             hint = "write [sweep], and lr = [0.1, 0.01] below it; gridtf submit runs a job without one"
             raise SpecError("sweep", "the job file has no sweep", hint=hint)
         made = sweep.rows(table, given.spec.params, _lines(table, folder, given), _uniform, most)
-        folders = {placeholders.fixed(given.spec.env.get(OUTPUT_DIR, ""), {**given.spec.params, **row}) for row in made}
-        if len(folders) < len(made) and "" not in folders:
-            what = "elements of the sweep would write into one folder"
-            raise SpecError(f"env.{OUTPUT_DIR}", what, hint="leave it out: each has one in its run directory")
+        check_outputs(given.spec, made)
         for name in made[0]:
             if given.sources.get(f"params.{name}") == "--set":
                 what = f"the sweep has its own values of {name}, and --set would change none of them"
@@ -68,6 +65,22 @@ def configured(given: Configured, folder: Path, at_once: int | None = None, pack
         if given.max_sweep and isinstance(error, sweep.TooMany):
             error.why = f"{given.max_sweep.source}: max_sweep = {most}"
         raise config.located(error, {**given.sources, **places}) from None
+
+
+def check_outputs(spec: JobSpec, made: Sequence[sweep.Row]) -> None:
+    """Check that elements of a sweep write into folders of their own.
+
+    Args:
+        spec: The job.
+        made: Their rows.
+
+    Raises:
+        SpecError: When they do not.
+    """
+    folders = {placeholders.fixed(spec.env.get(OUTPUT_DIR, ""), {**spec.params, **row}) for row in made}
+    if len(folders) < len(made) and "" not in folders:
+        what = "elements of the sweep would write into one folder"
+        raise SpecError(f"env.{OUTPUT_DIR}", what, hint="leave it out: each has one in its run directory")
 
 
 def _room(spec: JobSpec, pack: int) -> int:
@@ -348,14 +361,20 @@ def submitted_as(run: RunDir) -> tuple[JobSpec, Record]:
 
     Raises:
         RunDirError: When it is missing, damaged or another user's.
+        GridtfError: When another version has written what this one does not know.
     """
     record = read_record(run.job, recordtypes.Job, own=True)
     if record is None or "spec" not in record:
         raise RunDirError(f"{run.path} has no job.json: gridtf has not submitted it")
-    return JobSpec.from_dict(record["spec"]), record.get("origin", {})
+    try:
+        return JobSpec.from_dict(record["spec"]), record.get("origin", {})
+    except SpecError as error:
+        why = f"gridtf {record.get('gridtf', 'of an unknown version')} has written it, and this is {__version__}"
+        what = f"{run.job}: {error.key}: {error.problem}"
+        raise GridtfError(what, why=why, hint="submit it from its job file instead") from None
 
 
-def failed(run: RunDir) -> tuple[Sweep, RunDir, bool]:
+def to_run_again(run: RunDir) -> tuple[Sweep, RunDir, bool]:
     """What of a sweep is to be run again: the elements that have ended and did not complete, and those that never ran.
 
     Args:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.beds import BEDS, UP, beds_of, of_version
 from tests.support.cluster import Bed
-from tests.support.packages import need_program
+from tests.support.mpi import need_open_mpi
 from tests.support.sgebed import GridEngineBed, installed
 from tests.support.versions import repeat
 
@@ -35,7 +35,7 @@ def bed_for_tests(kind: type[Bed] = Bed, **options: object) -> Iterator[Bed]:
     """A test bed with its own state folder; it is taken down and removed at the end, whatever happens."""
     if os.geteuid() != 0:
         pytest.skip("needs root, to bring up hosts")
-    need_program("mpirun.openmpi", "openmpi-bin")  # before the hosts get a copy of /etc, through which its links lead
+    need_open_mpi()  # before the hosts get a copy of /etc, through which its links lead
     folder = tempfile.mkdtemp(prefix="tb-", dir="/tmp")  # short: sockets lie below it
     bed = kind(Path(folder) / "b")
     with _taken_down(bed, folder):

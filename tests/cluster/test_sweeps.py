@@ -59,8 +59,8 @@ class SweepJob(ClusterJob):
         assert done.returncode == code, f"{done.stdout}{done.stderr}{self.bed.about(self.id)}"
 
     def again(self) -> str:
-        """Run the failed ones again; returns the new run directory, when all of it has ended."""
-        new = str(json.loads(self.gridtf("rerun", "--failed", "--json").stdout)["run_dir"])
+        """Run the failed ones again with more time; returns the new run directory, when all of it has ended."""
+        new = str(json.loads(self.gridtf("rerun", "--failed", "--time", "9", "--json").stdout)["run_dir"])
         gridtf(self.bed, "wait", new, "--timeout", "300", timeout=320)
         return new
 
@@ -89,6 +89,7 @@ def test_at_most_so_many_elements_run_at_once_and_the_failed_ones_run_again(bed:
     assert new == f"{job.seen_as}/rerun-1"
     assert job.states() == ["COMPLETED"] * 6
     assert sorted(os.listdir(job.run.path / "rerun-1" / "array")) == ["1", "2"]
+    assert json.loads(RunDir(job.run.path / "rerun-1").job.read_text())["spec"]["time"] == 9
     no_process_left(bed)
 
 

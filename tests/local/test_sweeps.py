@@ -48,8 +48,8 @@ def sweep(here: Path, *words: str, fails: str = "", waits: str = "", axis: str =
     return Job(as_json("sweep", "gridtf.toml", *words)["run_dir"])
 
 
-def rerun_failed(job: Job, *words: str) -> Job:
-    return Job(as_json("rerun", "--failed", str(job.run_dir), *words)["run_dir"])
+def rerun_failed(job: Job) -> Job:
+    return Job(as_json("rerun", "--failed", str(job.run_dir))["run_dir"])
 
 
 def committed(here: Path) -> None:

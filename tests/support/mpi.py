@@ -10,6 +10,10 @@ from tests.support.unpacked import need_unpacked
 OPEN_MPI, MPICH = "openmpi", "mpich"
 
 
+def need_open_mpi() -> None:
+    need_program("mpirun.openmpi", "openmpi-bin")
+
+
 def variables(kind: str, path: str) -> dict[str, str]:
     """The variables with which a program finds mpi4py, its MPI and mpirun.
 
@@ -18,7 +22,7 @@ def variables(kind: str, path: str) -> dict[str, str]:
         path: The PATH without it.
     """
     if kind == OPEN_MPI:
-        need_program("mpirun.openmpi", "openmpi-bin")
+        need_open_mpi()
         prefix, places = need_unpacked("mpi4py-alone", "mpi4py==4.1.*", how="--prefix"), {"PATH": path}
     else:
         prefix = need_unpacked("mpi4py", "mpi4py==4.1.*", "mpich==5.0.*", how="--prefix")

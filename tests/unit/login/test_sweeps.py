@@ -120,9 +120,9 @@ def test_failed_elements_run_again_with_changes(fake: FakeScheduler, rough_path:
     for element, state in (("1", "COMPLETED"), ("2", "FAILED"), ("3", "FAILED")):
         end(run, element, state)
     words = ("rerun", "--failed", "swept", "--mem", "4G", "--set", "layers=5")
-    for wrong in (("--set", "lr=1"), ("--name", "x"), ("--run-dir", "x"), ("--scheduler", "sge")):
+    for wrong in (("--set", "lr=1"), ("--name", "x"), ("--run-dir", "x"), ("--run-root", "x"), ("--scheduler", "sge")):
         assert main([*words, *wrong]) == 2
-        key = {"--set": "lr", "--run-dir": "run_dir"}.get(wrong[0], wrong[0][2:])
+        key = "lr" if wrong[0] == "--set" else wrong[0][2:].replace("-", "_")
         said = f"gridtf: {wrong[0]}: elements that --failed runs again keep the {key} of the sweep\n"
         assert capsys.readouterr().err.startswith(said)
     assert main([*words, "--dry-run"]) == 0
@@ -136,6 +136,45 @@ def test_failed_elements_run_again_with_changes(fake: FakeScheduler, rough_path:
     spec = json.loads(again.job.read_text())["spec"]
     assert (spec["time"], spec["mem"], spec["params"]["layers"], spec["command"]) == ("10m", "4G", 5, ["mended"])
     assert json.loads(again.sweep.read_text())["numbers"] == [2, 3]
+
+
+def test_failed_elements_that_run_again_keep_folders_of_their_own(
+    fake: FakeScheduler, rough_path: Path, capsys: Captured
+) -> None:
+    run = RunDir(swept(capsys, "[sweep]\nlr = [0.1, 0.2]\n")["run_dir"])
+    for element in "12":
+        end(run, element, "FAILED")
+    words = ("rerun", "--failed", "swept", "--env")
+    assert main([*words, "OUTPUT_DIR=out"]) == 2
+    assert capsys.readouterr().err.startswith("gridtf: --env: elements of the sweep would write into one folder\n")
+    assert main([*words, "OUTPUT_DIR=out-{params.lr}"]) == 0
+
+
+def test_failed_elements_run_the_snapshot_of_the_sweep_unless_the_code_is_to_be_that_of_now(
+    fake: FakeScheduler, rough_path: Path, capsys: Captured
+) -> None:
+    def snapshot(run_dir: str) -> Path:
+        return Path(json.loads(RunDir(run_dir).job.read_text())["origin"]["snapshot"])
+
+    (rough_path / "train.py").write_text("old")
+    run = RunDir(swept(capsys, "[sweep]\nlr = [0.1, 0.2]\n", "--snapshot")["run_dir"])
+    (rough_path / "train.py").write_text("mended")
+    found = []
+    for number, words in enumerate(((), ("--code", "now"), ()), 1):
+        for element in "12":
+            end(run, element, "FAILED")
+        assert main(["rerun", "--failed", "swept", "--json", *words]) == 0
+        made = json.loads(capsys.readouterr().out)
+        assert Path(made["run_dir"]).name == f"rerun-{number}"
+        found.append(snapshot(made["run_dir"]))
+        run = RunDir(made["run_dir"])
+    assert [path.joinpath("train.py").read_text() for path in found] == ["old", "mended", "old"]
+    assert found[0] == found[2] != found[1]
+    for element in "12":
+        end(run, element, "FAILED")
+    found[0].rename(found[0].with_name("gone"))
+    assert main(["rerun", "--failed", "swept"]) == 1
+    assert "the snapshot that swept has run is gone" in capsys.readouterr().err
 
 
 def test_sweep_that_goes_on_has_nothing_to_run_again(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
