@@ -17,10 +17,12 @@ from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.sweep import too_many
 from gridtf.jobspec.units import format_walltime, parse_memory, parse_nodes, parse_walltime
-from gridtf.schedulers.api import Plan
+from gridtf.schedulers.api import Estimate, Plan
+from gridtf.schedulers.commands import NoAnswerError
 from gridtf.schedulers.slurm import offers, submit
 from gridtf.schedulers.slurm.commands import complaint, slurm
 from gridtf.schedulers.slurm.offers import Nodes, Partition, list_partitions, parsed, show_gpus, show_walltime
+from gridtf.schedulers.slurm.query import parse_moment
 from gridtf.text import counted, toml, whole
 from gridtf.values import Value
 
@@ -242,6 +244,51 @@ def check(plan: Plan, *, limit: float | None = None) -> tuple[str, ...]:
         partitions = []
     available = _available(answer.text) if answer.code else ""
     return (*notes, *judge(requests, answer.code, answer.text, partitions, available=available))
+
+
+def foreseen(plan: Plan, partitions: Sequence[Partition]) -> Estimate | None:
+    """What the site's partitions say of a job's start; None: Slurm has to be asked.
+
+    sbatch --test-only gives an estimate for partitions that are down, and for walltimes above their limits.
+    """
+    requests = component_requests(plan, os.environ)
+    try:
+        for request in requests:
+            _refuse(request, partitions, [_too_long, _too_much])
+        notes = judge(requests, 0, "", partitions)
+    except SpecError as error:
+        return Estimate(why=error.problem, never=True)
+    return Estimate(why=notes[0]) if notes else None
+
+
+def estimate(plan: Plan, partitions: Sequence[Partition]) -> Estimate:
+    """Ask Slurm when a job would start.
+
+    Raises:
+        NoAnswerError: When it does not answer.
+    """
+    answer = slurm.run(["sbatch", "--test-only"], limit=slurm.query_limit, text=plan.script)
+    try:
+        notes = judge(component_requests(plan, os.environ), answer.code, answer.text, partitions)
+    except NoAnswerError:
+        raise
+    except SpecError as error:
+        return Estimate(why=f"refused: {error.problem}", never=True)
+    except SchedulerError:
+        return Estimate(why=f"refused: {slurm.message(answer)}")
+    return Estimate(why=notes[0]) if notes else parse_estimate(answer.text)
+
+
+def parse_estimate(output: str) -> Estimate:
+    """Find the estimated start in the output of sbatch --test-only. Pure.
+
+    Args:
+        output: Has a line ``sbatch: Job 12 to start at 2026-11-28T16:02:00 using 1 processors on nodes n1 in partition
+            gpu``; of a heterogeneous job one for each component, which start together.
+    """
+    starts = [parse_moment(text) for text in re.findall(r"(?a)Job \S+ to start at (\S+)", output)]
+    known = [start for start in starts if start is not None]
+    return Estimate(max(known)) if known else Estimate(why="Slurm gives no estimate")
 
 
 def judge(
