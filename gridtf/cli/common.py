@@ -220,10 +220,12 @@ def configured(
         like = Like(jobs.find(arguments.like))
 
     def choose(wanted: Layer, build: Build) -> Layer:
+        from gridtf.cli import sweep
         from gridtf.login import when
 
         made = forecast or when.Forecast()
         made.like = like
+        made.elements = lambda given: sweep.of(given, arguments) if given.sweep else None
         layer = made(wanted, build)
         notes.extend(made.notes)
         return layer

@@ -273,7 +273,10 @@ def configure(
     wanted, chosen = build.wanted(), Layer()
     if wanted and use is not Use.SUBMIT:  # a job that runs here has its hosts
         chosen = {key: Sourced(None, value.source) for key, value in wanted.items()}
-    elif wanted and auto and not job.steps:
+    elif wanted and auto:
+        if job.steps:
+            first, hint = next(iter(wanted)), "write a value, or submit the steps one by one"
+            raise UsageError(f"{first[0]}: auto is for one job, and {jobfile} has [steps]", hint=hint)
         chosen = auto(wanted, build)
     made = build(chosen)
     try:

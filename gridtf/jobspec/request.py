@@ -150,7 +150,9 @@ class Request(Value):
             return None
         cores = self.tasks_per_node * (self.task_cpus or 1) + self.host_non_training_cpus
         amount = self.allocated_nodes[1] * (self.gpus_per_node or cores)
-        if not self.gpus_per_node:
+        if not self.gpus_per_node and "slots" in self.options:
+            amount = int(str(self.options["slots"]).rpartition("-")[2])
+        elif not self.gpus_per_node:
             amount += sum(other.count * (other.cpus or 1) for other in self.components[1:])
         jobs = -(-len(self.elements) // self.pack) or 1
         return amount * jobs * self.walltime / 3600, "GPU" if self.gpus_per_node else "core"

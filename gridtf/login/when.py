@@ -22,11 +22,12 @@ from gridtf.jobspec.units import format_walltime
 from gridtf.login import submission
 from gridtf.schedulers import answers
 from gridtf.schedulers.api import Estimate, JobIdentity, Place, Plan
-from gridtf.text import counted, duration
+from gridtf.text import counted, duration, whole
 from gridtf.values import Value
 
 if TYPE_CHECKING:
     from gridtf.jobspec.config import Build, Configured
+    from gridtf.jobspec.sweep import Sweep
     from gridtf.login.like import Like
 
 QUESTIONS = 12
@@ -59,7 +60,7 @@ class Row(Value):
     latest: float | None = None
     expected: float | None = None
     hours: str = ""
-    chosen: Mapping[Key, str | None] = {}
+    chosen: Mapping[Key, str | int | None] = {}
 
 
 class Forecast:
@@ -71,12 +72,14 @@ class Forecast:
 
     Attributes:
         like: The past job that tells how long it runs; None: none is named.
+        elements: Makes the elements of a sweep; None: it is one job.
         rows: The jobs, the best one first.
         notes: What users should know, a line each.
     """
 
     def __init__(self, *, everything: bool = False, clock: Callable[[], float] = time.time) -> None:
         self.like: Like | None = None
+        self.elements: Callable[[Configured], Sweep | None] = lambda given: None
         self.rows: list[Row] = []
         self.notes: list[str] = []
         self._everything, self._clock = everything, clock
@@ -108,15 +111,16 @@ class Forecast:
         left = 0
         for values in itertools.product(*choices.values()):
             chosen = dict(zip(choices, values, strict=True))
-            layer = {key: Sourced(value, wanted[key].source) for key, value in chosen.items()}
             try:
-                given = build(layer)
-                plan = submission.prepare(given.spec, given.sources, given.trusted, given.origin)
+                given = build({key: Sourced(value, wanted[key].source) for key, value in chosen.items()})
+                swept = self.elements(given)
+                plan = submission.prepare(given.spec, given.sources, given.trusted, given.origin, swept)
                 plan = plan.replace(script=submission.script(plan))
             except UsageError as error:
                 errors.append(error)
                 refused = Estimate(why=error.what, never=True)
-                self.rows.append(Row(*_shown(chosen), None, refused, chosen=chosen))
+                partition, nodes = (str(chosen.get(key) or "") for key in (_PARTITION, _NODES))
+                self.rows.append(Row(partition, nodes, None, refused, chosen=chosen))
                 continue
             if not self._everything and any(given.spec.option(key) != base.spec.option(key) for key in _SAME):
                 estimate: Estimate | None = Estimate(why="its table has another account or QoS", never=True)
@@ -135,7 +139,9 @@ class Forecast:
         if errors and len(errors) == len(self.rows):
             raise errors[0]
         self.rows.sort(key=lambda row: _rank(row, by_end=_NODES in wanted))  # those as good stay in the site's order
-        return self._choose(wanted)
+        best = self.rows[0]
+        how = "" if self._everything else self._why(best, wanted)
+        return {key: Sourced(best.chosen[key], f"{value.source} {value.value}, {how}") for key, value in wanted.items()}
 
     def _need(self, wanted: Layer, base: Configured) -> None:
         """Refuse what cannot be chosen for want of something else."""
@@ -162,7 +168,7 @@ class Forecast:
         question = "\n".join([login.server(JobIdentity(""), os.environ), *variables, *read])
         return answers.shared(question, ask)
 
-    def _row(self, plan: Plan, estimate: Estimate, chosen: Mapping[Key, str | None]) -> Row:
+    def _row(self, plan: Plan, estimate: Estimate, chosen: Mapping[Key, str | int | None]) -> Row:
         request, start, now = plan.request, estimate.start, self._clock()
         low, high = request.nodes
         row = Row(
@@ -187,68 +193,52 @@ class Forecast:
             expected=needed and start + needed,
         )
 
-    def _choose(self, wanted: Layer) -> Layer:
-        possible = [row for row in self.rows if not row.estimate.never]
-        first = next(iter(wanted))
-        if not possible and self._everything:
-            possible = self.rows
-        if not possible:
+    def _why(self, best: Row, wanted: Layer) -> str:
+        """Why the best row is chosen."""
+        unknown, others = best.estimate.why, [key for key in wanted if key != _PARTITION]
+        if best.estimate.never:
             reasons = "; ".join(dict.fromkeys(f"{row.partition}: {row.estimate.why}" for row in self.rows))
-            raise SpecError(first[0], "nothing that auto may choose can run the job", why=reasons)
-        best, how = possible[0], ""
-        if self._everything:
-            pass
-        elif best.wait is not None:
-            of = (
-                f"the first of {self._of} that" if best.wait == 0 and _NODES not in wanted else f"chosen of {self._of}:"
-            )
-            end = best.expected or best.latest
-            by = "" if end is None else f", {'should end' if best.expected else 'ends'} by {clock(end, self._clock())}"
-            how = f"{of} starts {when(best, self._clock())}{by}"
-        elif [*wanted] == [_PARTITION]:
-            how = f"the default, since it is not known which starts first ({best.estimate.why})"
-            self.notes.append(f"partition {best.partition} is {how}")
-        else:
-            what = f"auto cannot choose: no start is known ({best.estimate.why})"
-            raise SpecError(next(key for key in wanted if key != _PARTITION)[0], what, hint="write a value")
-        return {key: Sourced(best.chosen[key], f"{value.source} {value.value}, {how}") for key, value in wanted.items()}
+            raise SpecError(next(iter(wanted))[0], "nothing that auto may choose can run the job", why=reasons)
+        if best.wait is None and others:
+            raise SpecError(others[0][0], f"auto cannot choose: no start is known ({unknown})", hint="write a value")
+        if best.wait is None:
+            self.notes.append(f"partition {best.partition} is the first, since no start is known: {unknown}")
+            return "the first, since no start is known"
+        of = f"the first of {self._of} that" if best.wait == 0 and _NODES not in wanted else f"chosen of {self._of}:"
+        end = best.expected or best.latest
+        by = "" if end is None else f", {'should end' if best.expected else 'ends'} by {clock(end, self._clock())}"
+        return f"{of} starts {when(best, self._clock())}{by}"
 
 
-def _shown(chosen: Mapping[Key, str | None]) -> tuple[str, str]:
-    return chosen.get(_PARTITION) or "", chosen.get(_NODES) or ""
+def _rank(row: Row, *, by_end: bool) -> tuple[bool, bool, float]:
+    start = 0.0 if row.wait == 0 else row.estimate.start or 0.0
+    return row.estimate.never, row.wait is None, (by_end and (row.expected or row.latest)) or start
 
 
-def _rank(row: Row, *, by_end: bool) -> tuple[bool, float, float]:
-    wait = math.inf if row.wait is None else row.wait
-    end = row.expected or row.latest or math.inf
-    return row.estimate.never, end if by_end and row.wait is not None else wait, wait
-
-
-def _choices(wanted: Mapping[Key, str], places: Sequence[Place]) -> dict[Key, list[str | None]]:
+def _choices(wanted: Mapping[Key, str], places: Sequence[Place]) -> dict[Key, list[str | int | None]]:
     """What each value may be: the longest walltimes first, and partitions in the order of the site."""
     lists = {key: [word.strip() for word in text[5:].split(",") if word.strip()] for key, text in wanted.items()}
-    choices: dict[Key, list[str | None]] = {}
+    choices: dict[Key, list[str | int | None]] = {}
     if _NODES in wanted:
         span = re.fullmatch(r"(?a)([1-9]\d{0,5})-([1-9]\d{0,5})", wanted[_NODES][5:].strip())
         sizes = [place.most_nodes for place in places if place.most_nodes]
         if not span and not lists[_NODES] and not sizes:
             raise SpecError("nodes", "it is not known how many hosts there are", hint="write nodes = auto:2-16, say")
         low, high = map(int, span.groups()) if span else (1, max(sizes, default=1))
-        powers = [str(1 << power) for power in range(20) if low <= 1 << power <= high]
-        choices[_NODES] = [*(powers if span or not lists[_NODES] else lists[_NODES])]
+        powers = [1 << power for power in range(20) if low <= 1 << power <= high]
+        choices[_NODES] = [*(powers if span or not lists[_NODES] else (whole(word) or word for word in lists[_NODES]))]
+    if _PARTITION in wanted:
+        choices[_PARTITION] = [*lists[_PARTITION]] or [place.name for place in places] or [None]
     if _TIME in wanted:
         limits = {place.limit for place in places if place.limit}
         longest = max(limits) if limits and all(place.limit for place in places) else math.inf
         times = sorted({*limits, *(hour * 3600 for hour in _HOURS if hour * 3600 <= longest)}, reverse=True)
         choices[_TIME] = [*(lists[_TIME] or map(format_walltime, times))]
-    if _PARTITION in wanted:
-        choices[_PARTITION] = [*lists[_PARTITION]] or [place.name for place in places] or [None]
-    if _TIME in wanted and not lists[_TIME]:  # fewer walltimes rather than not all partitions
-        others = math.prod(len(values) for key, values in choices.items() if key != _TIME)
-        times_asked, few = choices[_TIME], max(2, QUESTIONS // others)
-        step = max(1.0, (len(times_asked) - 1) / (few - 1))
-        choices[_TIME] = [times_asked[round(number * step)] for number in range(min(few, len(times_asked)))]
-    return choices
+        if not lists[_TIME]:  # fewer walltimes rather than not all partitions
+            step = -(-math.prod(map(len, choices.values())) // QUESTIONS)
+            choices[_TIME] = [*dict.fromkeys((*choices[_TIME][::step], choices[_TIME][-1]))]
+    order = (_NODES, _TIME, _PARTITION)
+    return {key: choices[key] for key in order if key in choices}
 
 
 def hours(plan: Plan) -> str:

@@ -18,7 +18,6 @@ from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.sweep import too_many
 from gridtf.jobspec.units import format_walltime, parse_memory, parse_nodes, parse_walltime
 from gridtf.schedulers.api import Estimate, Plan
-from gridtf.schedulers.commands import NoAnswerError
 from gridtf.schedulers.slurm import offers, submit
 from gridtf.schedulers.slurm.commands import complaint, slurm
 from gridtf.schedulers.slurm.offers import Nodes, Partition, list_partitions, parsed, show_gpus, show_walltime
@@ -270,8 +269,6 @@ def estimate(plan: Plan, partitions: Sequence[Partition]) -> Estimate:
     answer = slurm.run(["sbatch", "--test-only"], limit=slurm.query_limit, text=plan.script)
     try:
         notes = judge(component_requests(plan, os.environ), answer.code, answer.text, partitions)
-    except NoAnswerError:
-        raise
     except SpecError as error:
         return Estimate(why=f"refused: {error.problem}", never=True)
     except SchedulerError:

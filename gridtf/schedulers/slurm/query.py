@@ -347,22 +347,23 @@ def parse_balance(output: str, account: str) -> str:
     Args:
         output: Lines such as ``ml||cpu=100000,gres/gpu=6000|cpu=0,gres/gpu=60``: the account, indented by its place in
             the tree, the user, the limits and the use, both in minutes.
-        account: The one to look for; empty: the only one with limits.
+        account: The one to look for; empty: the user's own, if there is only one.
 
     Returns:
         Such as ``account ml has 99 of 100 GPU-hours left``; empty without limits.
     """
-    found = {}
-    for row in (line.strip().split("|") for line in output.splitlines()):
-        if len(row) == 4 and not row[1] and account in ("", row[0]):
-            limits, used = (dict(re.findall(r"(?a)([\w/:]+)=(\d+)", text)) for text in row[2:])
-            left = [
-                f"{max(0, most - int(used.get(tres, 0))) // 60:,} of {most // 60:,} {unit}-hours"
-                for tres, unit in (("gres/gpu", "GPU"), ("cpu", "core"))
-                for most in map(int, [limits[tres]] if tres in limits else [])
-            ]
-            found.update({row[0]: f"account {row[0]} has {' and '.join(left)} left"} if left else {})
-    return next(iter(found.values())) if len(found) == 1 else ""
+    rows = [row for line in output.splitlines() if len(row := line.strip().split("|")) == 4]
+    mine = {account} if account else {row[0] for row in rows if row[1]}
+    for name, user, *minutes in rows if len(mine) == 1 else ():
+        limits, used = (dict(re.findall(r"(?a)([\w/:]+)=(\d+)", text)) for text in minutes)
+        left = [
+            f"{max(0, most - int(used.get(tres, 0))) // 60:,} of {most // 60:,} {unit}-hours"
+            for tres, unit in (("gres/gpu", "GPU"), ("cpu", "core"))
+            for most in map(int, [limits[tres]] if tres in limits else [])
+        ]
+        if left and not user and name in mine:
+            return f"account {name} has {' and '.join(left)} left"
+    return ""
 
 
 # --- states and reasons: squeue(1), JOB STATE CODES and JOB REASON CODES; pure -----------------------------------
