@@ -68,7 +68,6 @@ class Forecast:
 
     Args:
         everything: Whether to ask about all of them, for `gridtf when`: without a choice.
-        clock: Like time.time.
 
     Attributes:
         like: The past job that tells how long it runs; None: none is named.
@@ -77,12 +76,12 @@ class Forecast:
         notes: What users should know, a line each.
     """
 
-    def __init__(self, *, everything: bool = False, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, *, everything: bool = False) -> None:
         self.like: Like | None = None
         self.elements: Callable[[Configured], Sweep | None] = lambda given: None
         self.rows: list[Row] = []
         self.notes: list[str] = []
-        self._everything, self._clock = everything, clock
+        self._everything = everything
         self._questions = self._of = 0
 
     def __call__(self, wanted: Layer, build: Build) -> Layer:
@@ -169,7 +168,7 @@ class Forecast:
         return answers.shared(question, ask)
 
     def _row(self, plan: Plan, estimate: Estimate, chosen: Mapping[Key, str | int | None]) -> Row:
-        request, start, now = plan.request, estimate.start, self._clock()
+        request, start, now = plan.request, estimate.start, time.time()
         low, high = request.nodes
         row = Row(
             plan.spec.partition or "",
@@ -206,8 +205,8 @@ class Forecast:
             return "the first, since no start is known"
         of = f"the first of {self._of} that" if best.wait == 0 and _NODES not in wanted else f"chosen of {self._of}:"
         end = best.expected or best.latest
-        by = "" if end is None else f", {'should end' if best.expected else 'ends'} by {clock(end, self._clock())}"
-        return f"{of} starts {when(best, self._clock())}{by}"
+        by = "" if end is None else f", {'should end' if best.expected else 'ends'} by {clock(end, time.time())}"
+        return f"{of} starts {when(best, time.time())}{by}"
 
 
 def _rank(row: Row, *, by_end: bool) -> tuple[bool, bool, float]:

@@ -30,7 +30,7 @@ from gridtf.host.procfs import boot_id, stopped
 from gridtf.run.rundir import write_text
 from gridtf.schedulers.api import Estimate, JobIdentity, JobStatus, Scheduler
 from gridtf.states import JobState
-from gridtf.values import Value, as_dict, of_dict
+from gridtf.values import Value, as_dict
 
 RECENT = 3.0  # seconds for which an answer serves `gridtf status` and `gridtf list`
 _WANTED = 150.0  # seconds for which questions cover a job: commands that wait ask once a minute, or more often
@@ -106,12 +106,12 @@ def shared(question: str, ask: Callable[[], Estimate]) -> Estimate:
     """
     path, now = _estimates(), time.monotonic()
     known: dict[str, Any] = {}
-    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):  # a file that is damaged is none
+    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, KeyError):  # a damaged file is none
         if path:
             rows = json.loads(path.read_text())
             known = {asked: row for asked, row in rows.items() if 0 <= now - row["asked"] < _SHARED}
-            if question in known:
-                return of_dict(Estimate, known[question])
+            if row := known.get(question):
+                return Estimate(row["start"] and float(row["start"]), str(row["why"]), bool(row["never"]))
     made = ask()
     if path:
         with contextlib.suppress(GridtfError):
