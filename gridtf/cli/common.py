@@ -224,8 +224,7 @@ def configured(
         from gridtf.login import when
 
         made = forecast or when.Forecast()
-        made.like = like
-        made.elements = lambda given: sweep.of(given, arguments) if given.sweep else None
+        made.like, made.elements = like, lambda given: sweep.of(given, arguments) if given.sweep else None
         layer = made(wanted, build)
         notes.extend(made.notes)
         return layer

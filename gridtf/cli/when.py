@@ -35,8 +35,8 @@ def parser(table: Table | None = None, **more: Any) -> Parser:
 
 
 def run(arguments: Namespace) -> int:
-    named = arguments.jobfile
-    if named and not arguments.given and not arguments.command and not files.is_file(here() / named):
+    named, others = arguments.jobfile, arguments.given or arguments.command
+    if named and not others and not named.endswith(".toml") and not files.is_file(here() / named):
         return _of_job(named, as_json=arguments.json)
     if not (named or arguments.command or files.is_file(here() / JOB_FILE)):
         arguments.command = ["true"]  # it is the request that counts
@@ -69,23 +69,21 @@ def _listed(key: str, text: str | None) -> str | None:
 
 
 def _table(rows: list[Row], now: float) -> str:
-    cells = []
-    for row in rows:
-        ends = {"LATEST END": row.latest, "EXPECTED END": row.expected}
-        cells.append(
-            {
-                "PARTITION": row.partition,
-                "NODES": row.nodes,
-                "WALLTIME": "" if row.walltime is None else format_walltime(row.walltime),
-                **{name: "" if end is None else clock(end, now) for name, end in ends.items()},
-                "USES": row.hours,
-                "START": when.when(row, now),
-            }
-        )
+    cells = [
+        {
+            "PARTITION": row.partition,
+            "NODES": row.nodes,
+            "WALLTIME": "" if row.walltime is None else format_walltime(row.walltime),
+            "LATEST END": "" if row.latest is None else clock(row.latest, now),
+            "EXPECTED END": "" if row.expected is None else clock(row.expected, now),
+            "USES": row.hours,
+            "START": when.when(row, now),
+        }
+        for row in rows
+    ]
     names = [name for name in cells[0] if any(cell[name] for cell in cells)]
-    return tasktable.fitting(
-        [{name: plain(cell[name]) for name in names} for cell in cells], (), "START", output.width()
-    )
+    shown = [{name: plain(cell[name]) for name in names} for cell in cells]
+    return tasktable.fitting(shown, (), "START", output.width())
 
 
 def _of_job(named: str, *, as_json: bool) -> int:
@@ -95,12 +93,10 @@ def _of_job(named: str, *, as_json: bool) -> int:
         told = {"job": view.job_id, "state": view.state, "expected": view.expected, "reason": view.reason}
         output.write(f"{show.as_json(told)}\n")
         return 0
-    if view.state != JobState.PENDING:
-        since = "" if view.started is None else f"; it started at {clock(view.started, time.time())}"
-        text = f"it is {view.state}, and does not wait{since}"
-    else:
-        at = "" if view.expected is None else when.moment(view.expected, time.time())
-        text = f"it is expected to start {at}" if at else "its scheduler does not tell when it starts"
+    text = f"it is {view.state}, and does not wait"
+    if view.state == JobState.PENDING:
+        text, known = "its scheduler does not tell when it starts", view.expected is not None
+        text = f"it is expected to start {when.moment(view.expected or 0.0, time.time())}" if known else text
         text += f": {view.reason}" if view.reason else ""
     output.write(f"{plain(f'{view.name} ({view.job_id}): {text}')}\n")
     return 0

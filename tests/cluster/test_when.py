@@ -105,7 +105,11 @@ def test_a_shorter_walltime_starts_before_a_reservation(slurm: Bed) -> None:
     with undone(bed, reserve, "scontrol delete reservationname=maint"):
         rows = asked(bed, *words, "--time", "5,1h")
         assert starts_now(rows["cpu", "1", 300])
-        assert rows["cpu", "1", 3600]["start"] - time.time() > 1800
+        told = "the job waits for nodes that are reserved"
+        assert rows["cpu", "1", 3600]["why"].startswith(told)  # without an estimate, unless it is for maintenance
+        job = ClusterJob(bed, "--scheduler", "slurm", *words, "--time", "1h", "--", "true")
+        assert told in job.submitted.stderr
+        gridtf(bed, "cancel", job.id)
         saves = ("--continue", "3", "--checkpoint-before", "1m")
         value, source = chosen(bed, *words, *saves, "--time", "auto:1h,10m,5m")["time"]
         assert value == "10m"
@@ -114,6 +118,10 @@ def test_a_shorter_walltime_starts_before_a_reservation(slurm: Bed) -> None:
             (row,) = asked(bed, *words, "--time", "5", f"--native={native}").values()
             assert row["start"] is None
             assert row["why"].startswith("refused: ")
+    with undone(bed, f"{reserve} flags=maint", "scontrol delete reservationname=maint"):
+        rows = asked(bed, *words, "--time", "5,1h")
+        assert starts_now(rows["cpu", "1", 300])
+        assert rows["cpu", "1", 3600]["start"] - time.time() > 1800
     limit = gridtf(bed, "when", "--partition", "short", "--time", "2h", "--nodes", "1", check=False)
     assert "never: 02:00:00 is more than partition short allows (00:30:00)" in limit.stdout
 

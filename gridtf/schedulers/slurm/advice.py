@@ -18,6 +18,7 @@ from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.sweep import too_many
 from gridtf.jobspec.units import format_walltime, parse_memory, parse_nodes, parse_walltime
 from gridtf.schedulers.api import Estimate, Plan
+from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.slurm import offers, submit
 from gridtf.schedulers.slurm.commands import complaint, slurm
 from gridtf.schedulers.slurm.offers import Nodes, Partition, list_partitions, parsed, show_gpus, show_walltime
@@ -242,7 +243,8 @@ def check(plan: Plan, *, limit: float | None = None) -> tuple[str, ...]:
     except SchedulerError:  # such as with PrivateData=partitions
         partitions = []
     available = _available(answer.text) if answer.code else ""
-    return (*notes, *judge(requests, answer.code, answer.text, partitions, available=available))
+    told = judge(requests, answer.code, answer.text, partitions, available=available, reserved=_reserved(answer))
+    return (*notes, *told)
 
 
 def foreseen(plan: Plan, partitions: Sequence[Partition]) -> Estimate | None:
@@ -268,7 +270,8 @@ def estimate(plan: Plan, partitions: Sequence[Partition]) -> Estimate:
     """
     answer = slurm.run(["sbatch", "--test-only"], limit=slurm.query_limit, text=plan.script)
     try:
-        notes = judge(component_requests(plan, os.environ), answer.code, answer.text, partitions)
+        requests, reserved = component_requests(plan, os.environ), _reserved(answer)
+        notes = judge(requests, answer.code, answer.text, partitions, reserved=reserved)
     except SpecError as error:
         return Estimate(why=f"refused: {error.problem}", never=True)
     except SchedulerError:
@@ -295,6 +298,7 @@ def judge(
     partitions: Sequence[Partition],
     *,
     available: str = "",
+    reserved: bool = False,
 ) -> tuple[str, ...]:
     """Judge a job by the output of sbatch --test-only and the site's partitions. Pure.
 
@@ -304,6 +308,7 @@ def judge(
         output: Its output.
         partitions: The partitions of the site.
         available: Accounts or QOS that the user may use, as a hint; empty where they are not known.
+        reserved: Whether nodes may be missing only since they are reserved.
 
     Returns:
         Notes for the user: what the job will have to wait for.
@@ -325,6 +330,8 @@ def judge(
         chosen = [partition for request in requests for partition in _chosen(request, partitions)]
         if unusable := offers.unusable_nodes(chosen):
             return (f"the job waits for nodes that cannot be used now: {unusable}",)
+        if reserved and partitions:
+            return ("the job waits for nodes that are reserved: `scontrol show reservation` lists them",)
     if _NOT_YET.search(output) and any("reservation" in request.keys for request in requests):
         return ("the job waits until its reservation begins",)
     for phrase, option, hint in _OTHERS:
@@ -333,6 +340,12 @@ def judge(
             raise SpecError(requests[0].keys.get(option, key), message, hint=available or hint)
     site = "; ".join(f"{one.name}: {counted(one.size, 'node')}, {offers.describe(one)}" for one in partitions)
     raise SchedulerError(f"Slurm would refuse this job: {message}", hint=f"the site has {site}" if site else "")
+
+
+def _reserved(answer: Answer) -> bool:
+    """Whether nodes may be missing only since they are reserved: sbatch queues such a job without --test-only."""
+    shape = answer.code and _SHAPE.search(answer.text)
+    return bool(shape) and "ReservationName=" in (slurm.try_run(["scontrol", "show", "reservation"], limit=5.0) or "")
 
 
 def _available(output: str) -> str:

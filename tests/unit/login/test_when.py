@@ -287,6 +287,9 @@ def test_a_job_that_waits_and_one_that_does_not(site: Site, capsys: Captured) ->
     assert main(["when", "one"]) == 0
     assert "does not wait" in capsys.readouterr().out
     assert main(["when", "nosuch"]) == 2
+    assert "no job" in capsys.readouterr().err
+    assert main(["when", "nosuch.toml"]) == 2
+    assert "nosuch.toml" in capsys.readouterr().err
 
 
 def test_a_job_file_wins_over_a_job_of_its_name(site: Site, capsys: Captured) -> None:

@@ -461,3 +461,19 @@ def test_a_refusal_is_an_answer(answer: Answer, why: str, never: bool, monkeypat
     found = advice.estimate(plan("slurm", name="x", **values), parse_partitions(SINFO))
     assert found.why.startswith(why)
     assert (found.start, found.never) == (None, never)
+
+
+@pytest.mark.parametrize("reservations", ["ReservationName=maint StartTime=…", "No reservations in the system\n"])
+def test_nodes_that_are_reserved_are_waited_for(reservations: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """sbatch --test-only refuses a job that would run into a reservation, and sbatch queues it."""
+    monkeypatch.setattr(slurm, "run", lambda argv, limit, text="": Answer(1, "", SHAPE))
+    monkeypatch.setattr(slurm, "try_run", lambda argv, limit: reservations)
+    monkeypatch.setattr("gridtf.schedulers.slurm.offers.query_partitions", lambda **_: parse_partitions(SINFO))
+    made = plan("slurm", name="x", time="1h")
+    if reservations.startswith("No"):
+        with pytest.raises(SchedulerError, match="would refuse"):
+            advice.check(made)
+        return
+    told = "the job waits for nodes that are reserved: `scontrol show reservation` lists them"
+    assert advice.check(made) == (told,)
+    assert advice.estimate(made, parse_partitions(SINFO)).why == told
