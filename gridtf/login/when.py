@@ -109,6 +109,9 @@ class Forecast:
         errors: list[UsageError] = []
         left = 0
         for values in itertools.product(*choices.values()):
+            if self._questions >= QUESTIONS:
+                left += 1
+                continue
             chosen = dict(zip(choices, values, strict=True))
             try:
                 given = build({key: Sourced(value, wanted[key].source) for key, value in chosen.items()})
@@ -122,14 +125,11 @@ class Forecast:
                 self.rows.append(Row(partition, nodes, None, refused, chosen=chosen))
                 continue
             if not self._everything and any(given.spec.option(key) != base.spec.option(key) for key in _SAME):
-                estimate: Estimate | None = Estimate(why="its table has another account or QoS", never=True)
+                estimate = Estimate(why="its table has another account or QoS", never=True)
             elif plan.waits_for:
                 estimate = Estimate(why="it starts after other jobs")
             else:
                 estimate = login.foreseen(plan, places) or self._ask(plan, places)
-            if estimate is None:
-                left += 1
-                continue
             self.rows.append(self._row(plan, estimate, chosen))
             if not self._everything and _NODES not in wanted and self.rows[-1].wait == 0:
                 break  # those that follow are no better
@@ -152,16 +152,14 @@ class Forecast:
             hint = "name a job that has completed with --like JOB, or write a number of hosts"
             raise SpecError("nodes", f"auto needs a past job's runtime: {why}", hint=hint)
 
-    def _ask(self, plan: Plan, places: Sequence[Place]) -> Estimate | None:
-        """The scheduler's estimate; None after too many questions."""
+    def _ask(self, plan: Plan, places: Sequence[Place]) -> Estimate:
+        """The scheduler's estimate, as it is or was a minute ago."""
         login = plan.scheduler.login
 
         def ask() -> Estimate:
             self._questions += 1
             return login.estimate(plan, places)
 
-        if self._questions >= QUESTIONS:
-            return None
         read = [line for line in plan.script.splitlines() if line.startswith(login.directive_prefix or "#")]
         variables = [f"{name}={text}" for name, text in sorted(os.environ.items()) if name.startswith("SBATCH_")]
         question = "\n".join([login.server(JobIdentity(""), os.environ), *variables, *read])

@@ -252,14 +252,16 @@ def foreseen(plan: Plan, partitions: Sequence[Partition]) -> Estimate | None:
 
     sbatch --test-only gives an estimate for partitions that are down, and for walltimes above their limits.
     """
-    requests = component_requests(plan, os.environ)
+    requests, notes = component_requests(plan, os.environ), overridden(plan, os.environ)
+    if elsewhere := [note for note in notes if note.startswith(("SBATCH_PARTITION=", "SBATCH_TIMELIMIT="))]:
+        return Estimate(why=elsewhere[0], never=True)
     try:
         for request in requests:
             _refuse(request, partitions, [_too_long, _too_much])
-        notes = judge(requests, 0, "", partitions)
+        closed = judge(requests, 0, "", partitions)
     except SpecError as error:
         return Estimate(why=error.problem, never=True)
-    return Estimate(why=notes[0]) if notes else None
+    return Estimate(why=closed[0]) if closed else None
 
 
 def estimate(plan: Plan, partitions: Sequence[Partition]) -> Estimate:

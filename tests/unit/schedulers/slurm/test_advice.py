@@ -477,3 +477,15 @@ def test_nodes_that_are_reserved_are_waited_for(reservations: str, monkeypatch: 
     told = "the job waits for nodes that are reserved: `scontrol show reservation` lists them"
     assert advice.check(made) == (told,)
     assert advice.estimate(made, parse_partitions(SINFO)).why == told
+
+
+def test_variable_that_overrides_what_is_chosen_leaves_that_choice_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SBATCH_PARTITION", "short")
+    monkeypatch.setenv("SBATCH_ACCOUNT", "ml")
+
+    def foreseen(partition: str) -> str:
+        found = advice.foreseen(plan("slurm", name="x", partition=partition, account="x"), parse_partitions(SINFO))
+        return found.why if found and found.never else ""
+
+    assert foreseen("gpu") == "SBATCH_PARTITION=short in the environment takes precedence over --partition=gpu"
+    assert foreseen("short") == ""
