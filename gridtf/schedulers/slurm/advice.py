@@ -18,7 +18,6 @@ from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.sweep import too_many
 from gridtf.jobspec.units import format_walltime, parse_memory, parse_nodes, parse_walltime
 from gridtf.schedulers.api import Estimate, Plan
-from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.slurm import offers, submit
 from gridtf.schedulers.slurm.commands import complaint, slurm
 from gridtf.schedulers.slurm.offers import Nodes, Partition, list_partitions, parsed, show_gpus, show_walltime
@@ -243,7 +242,7 @@ def check(plan: Plan, *, limit: float | None = None) -> tuple[str, ...]:
     except SchedulerError:  # such as with PrivateData=partitions
         partitions = []
     available = _available(answer.text) if answer.code else ""
-    told = judge(requests, answer.code, answer.text, partitions, available=available, reserved=_reserved(answer))
+    told = judge(requests, answer.code, answer.text, partitions, available=available, reserved=_reservations)
     return (*notes, *told)
 
 
@@ -272,8 +271,8 @@ def estimate(plan: Plan, partitions: Sequence[Partition]) -> Estimate:
     """
     answer = slurm.run(["sbatch", "--test-only"], limit=slurm.query_limit, text=plan.script)
     try:
-        requests, reserved = component_requests(plan, os.environ), _reserved(answer)
-        notes = judge(requests, answer.code, answer.text, partitions, reserved=reserved)
+        requests = component_requests(plan, os.environ)
+        notes = judge(requests, answer.code, answer.text, partitions, reserved=_reservations)
     except SpecError as error:
         return Estimate(why=f"refused: {error.problem}", never=True)
     except SchedulerError:
@@ -300,7 +299,7 @@ def judge(
     partitions: Sequence[Partition],
     *,
     available: str = "",
-    reserved: bool = False,
+    reserved: Callable[[], bool] = lambda: False,
 ) -> tuple[str, ...]:
     """Judge a job by the output of sbatch --test-only and the site's partitions. Pure.
 
@@ -310,7 +309,7 @@ def judge(
         output: Its output.
         partitions: The partitions of the site.
         available: Accounts or QOS that the user may use, as a hint; empty where they are not known.
-        reserved: Whether nodes may be missing only since they are reserved.
+        reserved: Whether the site has reservations, for which nodes may be missing.
 
     Returns:
         Notes for the user: what the job will have to wait for.
@@ -332,7 +331,7 @@ def judge(
         chosen = [partition for request in requests for partition in _chosen(request, partitions)]
         if unusable := offers.unusable_nodes(chosen):
             return (f"the job waits for nodes that cannot be used now: {unusable}",)
-        if reserved and partitions:
+        if partitions and reserved():  # sbatch queues such a job without --test-only
             return ("the job waits for nodes that are reserved: `scontrol show reservation` lists them",)
     if _NOT_YET.search(output) and any("reservation" in request.keys for request in requests):
         return ("the job waits until its reservation begins",)
@@ -344,10 +343,9 @@ def judge(
     raise SchedulerError(f"Slurm would refuse this job: {message}", hint=f"the site has {site}" if site else "")
 
 
-def _reserved(answer: Answer) -> bool:
-    """Whether nodes may be missing only since they are reserved: sbatch queues such a job without --test-only."""
-    shape = answer.code and _SHAPE.search(answer.text)
-    return bool(shape) and "ReservationName=" in (slurm.try_run(["scontrol", "show", "reservation"], limit=5.0) or "")
+def _reservations() -> bool:
+    """Whether the site has reservations."""
+    return "ReservationName=" in (slurm.try_run(["scontrol", "show", "reservation"], limit=5.0) or "")
 
 
 def _available(output: str) -> str:
