@@ -21,6 +21,7 @@ MOMENTS = {
         "init": "write your file of defaults with what jobs need at this site",
         "import": "print a job file made from another system's, such as a TFJob",
         "render": "show what submit would do: the script, the source of values",
+        "when": "show when a job would start, on which partition, and end",
         "submit": "submit a job",
         "sweep": "submit a job for each row of parameters, as one array",
         "run": "run a job here: on the hosts of an salloc, or on this machine",

@@ -16,14 +16,16 @@ from gridtf.jobspec.arguments import Parser, split_command
 from gridtf.values import Value
 
 if TYPE_CHECKING:
-    from gridtf.jobspec.config import Configured, Use
+    from gridtf.jobspec.config import Build, Configured, Use
+    from gridtf.jobspec.layers import Layer
     from gridtf.login.job import Job
+    from gridtf.login.when import Forecast
 
 
 _DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S")
 _CLOCKS = ("%H:%M", "%H:%M:%S")
 WITH_COMMAND = ("exec",)  # besides those with the options of a job
-WITH_JOB_OPTIONS = ("submit", "sweep", "run", "render", "rerun", "doctor")
+WITH_JOB_OPTIONS = ("submit", "sweep", "run", "render", "when", "rerun", "doctor")
 # Command -> its module in this package, if that has another name.
 _MODULES = {
     "list": "status",
@@ -188,13 +190,16 @@ def agreed(question: str, done: str, hint: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def configured(arguments: Namespace, use: Use | None = None, step: str = "") -> Configured:
+def configured(
+    arguments: Namespace, use: Use | None = None, step: str = "", forecast: Forecast | None = None
+) -> Configured:
     """Read the job of submit, run or render from all layers of configuration; print notes on it to stderr.
 
     Args:
         arguments: The parsed command line.
         use: What it is configured for; None: to submit it.
         step: Which step of the job file it is, for those after the first, whose notes have been printed.
+        forecast: Chooses what ``auto`` stands for; None: one that is made for it.
 
     Returns:
         The specification of the job, and where its values came from.
@@ -213,6 +218,18 @@ def configured(arguments: Namespace, use: Use | None = None, step: str = "") -> 
         from gridtf.login.like import Like
 
         like = Like(jobs.find(arguments.like))
+
+    def choose(wanted: Layer, build: Build) -> Layer:
+        from gridtf.cli import sweep
+        from gridtf.login import when
+
+        made = forecast or when.Forecast()
+        made.like, made.elements = like, lambda given: sweep.of(given, arguments) if given.sweep else None
+        layer = made(wanted, build)
+        notes.extend(made.notes)
+        return layer
+
+    notes: list[str] = []
     job = schedulers.with_options(
         lambda table, complete: configure(
             *(typed, os.environ, cwd, table),
@@ -220,11 +237,12 @@ def configured(arguments: Namespace, use: Use | None = None, step: str = "") -> 
             use=use or Use.SUBMIT,
             like=like.layer if like else None,
             step=step,
+            auto=choose,
         )
     )
     if like:
         job = job.replace(notes=(*job.notes, *like.notes), origin={"like": str(like.run_dir)})
-    for note in () if step else job.notes:
+    for note in () if step else (*job.notes, *notes):
         output.message(f"gridtf: {note}")
     return job
 

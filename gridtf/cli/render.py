@@ -159,6 +159,7 @@ def _about(plan: Plan, command: Sequence[str], copied: dict[str, Any], *, defaul
         f"submit runs    {shlex.join(command)} < {script}",
         f"resources      {'; '.join([_resources(request, plan.spec.cpus_per_task, slots), *_components(request)])}",
         f"tasks          {', '.join(_tasks(request, slots))}",
+        *_hours(plan),
         *([f"snapshot       submit copies {copied['snapshot']['text']}"] if copied else []),
         *([f"ranks          {mpi.named(ranks)}: {why}"] if ranks else []),
         *_of_sweep(plan),
@@ -168,6 +169,13 @@ def _about(plan: Plan, command: Sequence[str], copied: dict[str, Any], *, defaul
     width = min(50, max(len(text) for text, _ in rows))
     lines += [f"  {text:<{width}}  {source}" for text, source in rows]
     return "\n".join(map(plain, lines))
+
+
+def _hours(plan: Plan) -> Sequence[str]:
+    from gridtf.login import when
+
+    left = plan.scheduler.login.balance(plan)
+    return [f"uses at most   {when.hours(plan)}{left and f'; {left}'}"] if plan.request.hours else []
 
 
 def _of_sweep(plan: Plan) -> Sequence[str]:

@@ -54,6 +54,7 @@ _CONTAINER, _CONTAINER_COMMAND = ("container",), ("container_command",)
 # The first of a pair overrides the second in lower layers.
 _MEM, _MEM_PER_TASK = ("mem",), ("mem_per_task",)
 _PROFILE, _PARTITION = ("profile",), ("partition",)
+_AUTO = (_PARTITION, ("nodes",), ("time",))
 _CHIEF, _MASTER, _LEADER = ("tasks", "chief", "count"), ("tasks", "master", "count"), ("leader",)
 _PAIRS = ((COMMAND, _ENTRY), (_ADDRESS, _INTERFACE), (_LEADER, _CHIEF), (_LEADER, _MASTER), (_MEM, _MEM_PER_TASK))
 _EXCLUSIVE = (*_PAIRS, *((other, one) for one, other in _PAIRS))
@@ -100,6 +101,68 @@ class Use(Enum):
     SUBMIT = "a job script"  # all layers, and the site's limits
     HERE = "this process"  # without limits, and without the set-up lines of the site's and the user's file
     LOOK = "a look at it"  # without limits
+
+
+class Build(Value):
+    """Makes the job of a command line, with other values in place of those that are to be chosen.
+
+    Attributes:
+        general: The site's and the user's file.
+        job: The job file.
+        own: The values of its step.
+        above: The layers of variables and flags.
+        keys: Of all options.
+        like: As for configure, and so are ``step`` and ``use``.
+        follows: As in Configured, and so are ``notes``.
+    """
+
+    general: Sequence[File]
+    job: File
+    own: Layer
+    above: Sequence[Layer]
+    keys: Collection[str]
+    like: Callable[[JobSpec], Layer] | None
+    step: str
+    follows: Mapping[str, tuple[str, ...]]
+    notes: Sequence[str]
+    use: Use
+
+    def __call__(self, chosen: Layer, *, limited: bool = True) -> Configured:
+        """Make it.
+
+        Args:
+            chosen: Overrides all layers; a value that is None removes those of all.
+            limited: Whether the site's limits are checked, where the job is to be submitted.
+
+        Raises:
+            UsageError: For values that cannot be.
+        """
+        general, job, merged = self.general, self.job, self._merged(chosen)
+        if self.like:
+            merged = self._merged(chosen, self.like(_configured(merged, self.keys, None, ()).spec))
+        merged, trusted = _named(merged, self.step), None
+        if job.owner is not None and merged.get(_TEMPLATE) is job.layer.get(_TEMPLATE):
+            trusted = frozenset({job.owner})
+        made = _configured(merged, self.keys, trusted, self.notes)
+        tables = [table for file in general for table in file.partitions.items()]
+        partitions = {name: next(iter(keys.values())).source for name, keys in tables if keys}
+        most = next((file.limits[limits.MAX_SWEEP] for file in general if limits.MAX_SWEEP in file.limits), None)
+        parts = {"sweep": job.sweep, "steps": tuple(job.steps), "follows": self.follows, "max_sweep": most}
+        if self.use is Use.SUBMIT and limited:
+            _check_limits(made, general)
+        return made.replace(partitions=partitions, **parts)
+
+    def _merged(self, chosen: Layer, *measured: Layer) -> Layer:
+        merged = _merge_files(self.general, self.job, [self.own, *measured, *self.above, chosen])
+        return {key: value for key, value in merged.items() if key not in chosen or value.value is not None}
+
+    def wanted(self) -> Layer:
+        """The values that are to be chosen."""
+        merged = self._merged({})
+        return {key: merged[key] for key in _AUTO if key in merged and is_auto(merged[key].value)}
+
+
+Choose = Callable[[Layer, Build], Layer]  # what takes the place of the values that are to be chosen
 
 
 class Typed(Value):
@@ -157,6 +220,7 @@ def configure(
     use: Use = Use.SUBMIT,
     like: Callable[[JobSpec], Layer] | None = None,
     step: str = "",
+    auto: Choose | None = None,
 ) -> Configured:
     """Merge all layers into a JobSpec.
 
@@ -170,6 +234,7 @@ def configure(
         use: What the job is configured for.
         like: Makes a layer between the files and the variables, for the job that it is without it.
         step: Which of the job file's steps it is; empty: the first, if there are any.
+        auto: Chooses what ``auto`` stands for, for a job that is no step.
 
     Raises:
         UsageError: For an invalid value in any layer, naming its source.
@@ -204,26 +269,26 @@ def configure(
         raise UsageError(what, hint="write the sweep in a file of its own")
     step = step or next(iter(job.steps), "")
     own, follows = _step(job.steps, step)
-    merged, keys = _merge_files(general, job, [own, *above]), {option.key for option in table}
-    if like:
-        merged = _merge_files(general, job, [own, like(_configured(merged, keys, None, ()).spec), *above])
-    merged = _named(merged, step)
-    trusted = None
-    if job.owner is not None and merged.get(_TEMPLATE) is job.layer.get(_TEMPLATE):
-        trusted = frozenset({job.owner})
-    made = _configured(merged, keys, trusted, notes)
-    tables = [table for file in general for table in file.partitions.items()]
-    partitions = {name: next(iter(keys.values())).source for name, keys in tables if keys}
-    most = next((file.limits[limits.MAX_SWEEP] for file in general if limits.MAX_SWEEP in file.limits), None)
-    parts = {"sweep": job.sweep, "steps": tuple(job.steps), "follows": follows, "max_sweep": most}
-    made = made.replace(partitions=partitions, **parts)
-    if use is Use.SUBMIT:
-        _check_limits(made, general)
+    build = Build(general, job, own, above, {option.key for option in table}, like, step, follows, notes, use)
+    wanted, chosen = build.wanted(), Layer()
+    if wanted and use is not Use.SUBMIT:  # a job that runs here has its hosts
+        chosen = {key: Sourced(None, value.source) for key, value in wanted.items()}
+    elif wanted and auto:
+        if job.steps:
+            first, hint = next(iter(wanted)), "write a value, or submit the steps one by one"
+            raise UsageError(f"{first[0]}: auto is for one job, and {jobfile} has [steps]", hint=hint)
+        chosen = auto(wanted, build)
+    made = build(chosen)
     try:
         need_program(made.spec, "give a command after --, or --entry module:function, or a job file that names one")
     except SpecError as error:
         raise located(error, made.sources) from None
     return made
+
+
+def is_auto(value: object) -> bool:
+    """Whether a value is to be chosen: ``auto``, or ``auto:a,b`` with what it is chosen from."""
+    return isinstance(value, str) and value.partition(":")[0] == "auto"
 
 
 def complement(
@@ -296,9 +361,12 @@ def _configured(
 ) -> Configured:
     sources = {".".join(key): value.source for key, value in merged.items()}
     try:
-        for value in merged.values():
+        for key, value in merged.items():
             if value.error:
                 raise value.error
+            if key in _AUTO and is_auto(value.value):
+                hint = "write a value; `gridtf when` shows what starts when"
+                raise SpecError(key[0], f"only submit, sweep, when and render choose {value.value!r}", hint=hint)
         return Configured(JobSpec.from_dict(_nested(merged, keys)), sources, trusted, tuple(notes))
     except SpecError as error:
         raise located(error, sources) from None

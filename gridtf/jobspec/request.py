@@ -142,6 +142,21 @@ class Request(Value):
         low, high = self.nodes
         return low + self.spare_nodes, high + self.spare_nodes
 
+    @property
+    def hours(self) -> tuple[float, str] | None:
+        """The most that the job, or all elements of a sweep, may use: (hours, ``GPU`` or ``core``); None where its
+        walltime is not known."""
+        if self.walltime is None:
+            return None
+        cores = self.tasks_per_node * (self.task_cpus or 1) + self.host_non_training_cpus
+        amount = self.allocated_nodes[1] * (self.gpus_per_node or cores)
+        if not self.gpus_per_node and "slots" in self.options:
+            amount = int(str(self.options["slots"]).rpartition("-")[2])
+        elif not self.gpus_per_node:
+            amount += sum(other.count * (other.cpus or 1) for other in self.components[1:])
+        jobs = -(-len(self.elements) // self.pack) or 1
+        return amount * jobs * self.walltime / 3600, "GPU" if self.gpus_per_node else "core"
+
     def gpus_of(self, task_type: str, default: int) -> int:
         """GPUs of one task of this type.
 

@@ -75,6 +75,14 @@ class Like:
         self._take_time(layer, spec, alike=alike)
         return layer
 
+    @property
+    def runtime(self) -> tuple[float, int] | None:
+        """How long it ran, in seconds, and on how many hosts; None for a job that did not complete in one attempt."""
+        attempts = self._material.attempts
+        if self._material.view.state != JobState.COMPLETED or len(attempts) != 1:
+            return None
+        return attempts[0].end - attempts[0].allocated, max(1, len(attempts[0].hosts))
+
     def _take(self, layer: Layer, key: Key, value: object, how: str) -> None:
         layer[key] = Sourced(value, f"measured in {self._name}: {how}")
 

@@ -156,6 +156,36 @@ class JobStatus(Value):
     waits: bool = False
 
 
+class Place(Value):
+    """Where a job may run: a partition of Slurm's, a queue of Grid Engine's.
+
+    Attributes:
+        name: Its name.
+        most_nodes: Most hosts of a job; None where that is not known.
+        limit: Longest walltime of a job in seconds; None: no limit, or none that is known.
+        offer: What its scheduler knows of it.
+    """
+
+    name: str
+    most_nodes: int | None = None
+    limit: int | None = None
+    offer: Any = None
+
+
+class Estimate(Value):
+    """When a job would start if it were submitted now.
+
+    Attributes:
+        start: Seconds since the epoch; None where it is not known.
+        why: Why it is not known, in one line.
+        never: Whether the site can never run it.
+    """
+
+    start: float | None = None
+    why: str = ""
+    never: bool = False
+
+
 LOOPBACK = "127.0.0.1"  # the address of a host that is this machine
 
 

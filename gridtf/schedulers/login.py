@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gridtf.errors import MaybeSubmittedError, SchedulerError, SpecError
 from gridtf.host.mounts import SHARED_HINT, not_shared
-from gridtf.schedulers.api import JobIdentity, JobStatus, Plan, Scheduler, SubmitResult
+from gridtf.schedulers.api import Estimate, JobIdentity, JobStatus, Place, Plan, Scheduler, SubmitResult
 from gridtf.schedulers.commands import Answer, Commands, NoAnswerError, run_command, which
 from gridtf.states import JobState
 
@@ -184,6 +184,37 @@ class Login(ABC):
             SchedulerError: When the scheduler does not answer.
         """
         return ()
+
+    def places(self) -> Sequence[Place]:
+        """Where jobs may run at this site, the default one first; empty where that is not known.
+
+        Raises:
+            SchedulerError: When the scheduler does not answer.
+        """
+        return ()
+
+    def foreseen(self, plan: Plan, places: Sequence[Place]) -> Estimate | None:
+        """What is known of a job's start without a question to the scheduler; None: it has to be asked.
+
+        Args:
+            places: As places returned them.
+        """
+        return Estimate(why=f"{self.scheduler.title} gives no estimate")
+
+    def estimate(self, plan: Plan, places: Sequence[Place]) -> Estimate:
+        """Ask the scheduler when a job would start, by plan.script, without submitting it.
+
+        Args:
+            places: As for foreseen.
+
+        Raises:
+            SchedulerError: When the scheduler does not answer.
+        """
+        return Estimate(why=f"{self.scheduler.title} gives no estimate")
+
+    def balance(self, plan: Plan) -> str:
+        """What the account of a job has left, in one line; empty where the scheduler does not tell at once."""
+        return ""
 
     def server(self, job: JobIdentity, environ: Mapping[str, str]) -> str:
         """What tells the server that query and accounting ask about a job from others that the same commands may ask.

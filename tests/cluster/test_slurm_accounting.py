@@ -21,6 +21,12 @@ def test_accounting_has_the_status_of_purged_jobs_and_the_user_s_accounts(accoun
     admin(bed, "sacctmgr", "-i", "add", "user", "alice", "account=vision,bio", "defaultaccount=vision")
     says("jobs without `account` run on vision; also yours: bio")
 
+    admin(bed, "sacctmgr", "-i", "modify", "account", "vision", "set", "GrpTRESMins=gres/gpu=6000,cpu=120000")
+    asked = ("render", "--nodes", "2", "--gpus-per-node", "4", "--time", "3h", "--account")
+    told = "24 GPU-hours; account vision has 100 of 100 GPU-hours and 2,000 of 2,000 core-hours left"
+    until(lambda: told in gridtf(bed, *asked, "vision", "--", "true").stderr, told)
+    assert "24 GPU-hours\n" in gridtf(bed, *asked, "bio", "--", "true").stderr
+
     words = ("--scheduler", "slurm", "--nodes", "1", "--workers", "1", "--account")
     refused = gridtf(bed, "submit", *words, "visoin", "--", "true", check=False)
     assert refused.returncode == 2

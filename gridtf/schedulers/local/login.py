@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from gridtf.host import gpus, procfs
 from gridtf.host.processes import killed_by, signal_all
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Record, RunDir, open_log, read_record, write_text
-from gridtf.schedulers.api import JobIdentity, JobStatus, Plan, SubmitResult
+from gridtf.schedulers.api import Estimate, JobIdentity, JobStatus, Place, Plan, SubmitResult
 from gridtf.schedulers.local.machine import candidates, gpu_count, identity, one_worker, slots
 from gridtf.schedulers.login import Login
 from gridtf.states import JobState
@@ -98,6 +99,9 @@ class LocalLogin(Login):
         if one_worker(request) and cores > 1:
             return (f"one worker, since {host} has no GPU: --workers N starts N, up to one for each of {cores} cores",)
         return ()
+
+    def foreseen(self, plan: Plan, places: Sequence[Place]) -> Estimate:
+        return Estimate(time.time())
 
     def submit(self, plan: Plan) -> SubmitResult:
         import subprocess

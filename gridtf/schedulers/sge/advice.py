@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
@@ -19,7 +20,7 @@ from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.sweep import too_many
 from gridtf.jobspec.units import format_walltime
-from gridtf.schedulers.api import Plan
+from gridtf.schedulers.api import Estimate, Plan
 from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.sge import directives, offers
 from gridtf.schedulers.sge.commands import sge
@@ -87,6 +88,36 @@ def check(plan: Plan, *, limit: float = QUERY_LIMIT) -> tuple[str, ...]:
                 raise
             notes.append(f"{error.what}; it is submitted, since a JSV of the site may change its request")
     return (*notes, *closed_queues(requested, _unusable_queues()))
+
+
+def foreseen(plan: Plan, queues: Sequence[Queue]) -> Estimate | None:
+    """What the cell's queues say of a job's start; None: Grid Engine has to be asked."""
+    try:
+        _refuse_queues(Requested.of(plan), Cell(queues=queues))
+    except SpecError as error:
+        return Estimate(why=error.problem, never=True)
+    return None
+
+
+def estimate(plan: Plan, queues: Sequence[Queue]) -> Estimate:
+    """Ask Grid Engine whether a job could start now; it does not tell of any later time.
+
+    Raises:
+        SchedulerError: When the qmaster does not answer.
+    """
+    answer = _verify("p", plan.script)
+    if not answer.code:
+        return Estimate(time.time())
+    why = without_job(sge.message(without_verdict(answer)))
+    if "verification:" not in answer.text:  # a name that does not exist
+        return Estimate(why=f"refused: {why}", never=True)
+    shown, requested = sge.run(["qstat", "-g", "c"], limit=QUERY_LIMIT).out, Requested.of(plan)
+    usable, free = offers.parse_usable(shown), offers.parse_free(shown)
+    if closed := closed_queues(requested, [(queue, usable.get(queue.name, True)) for queue in queues]):
+        return Estimate(why=closed[0])
+    own = carrying(matching_queues(queues, requested.queues), requested.pe)
+    slots = some([f"{free[queue.name]} in {queue.name}" for queue in own if queue.name in free])
+    return Estimate(why=f"not now ({why})" + (f"; free slots: {slots}" if slots else ""))
 
 
 def _verify(how: str, script: str, *options: str, limit: float = QUERY_LIMIT) -> Answer:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gridtf.errors import SchedulerError, SpecError
 from gridtf.jobspec.checks import spell
-from gridtf.schedulers.api import JobIdentity, Plan, SubmitResult
+from gridtf.schedulers.api import Estimate, JobIdentity, Place, Plan, SubmitResult
 from gridtf.schedulers.login import CommandLogin, check_shared
 from gridtf.schedulers.sge import directives, query, submit
 from gridtf.schedulers.sge.commands import sge
@@ -90,6 +90,21 @@ class GridEngineLogin(CommandLogin):
         check_shared(plan)
         notes = advice.check_array(plan.request) if plan.request.at_once else ()
         return (*notes, *advice.check(plan))
+
+    def places(self) -> Sequence[Place]:
+        from gridtf.schedulers.sge import offers
+
+        return [Place(queue.name, None, queue.limit, queue) for queue in offers.known_queues()]
+
+    def foreseen(self, plan: Plan, places: Sequence[Place]) -> Estimate | None:
+        from gridtf.schedulers.sge import advice
+
+        return advice.foreseen(plan, [place.offer for place in places])
+
+    def estimate(self, plan: Plan, places: Sequence[Place]) -> Estimate:
+        from gridtf.schedulers.sge import advice
+
+        return advice.estimate(plan, [place.offer for place in places])
 
     def submit(self, plan: Plan) -> SubmitResult:
         return submit.submit(self, plan, super().submit)

@@ -179,6 +179,12 @@ def parse_usable(text: str) -> dict[str, bool]:
     return {name: total > bad for name, (total, _, bad) in numbers.items() if total is not None and bad is not None}
 
 
+def parse_free(text: str) -> dict[str, str]:
+    """Parse the output of ``qstat -g c``: queue -> how many of its slots are free now: ``0 of 16``."""
+    rows = (line.split() for line in text.splitlines())
+    return {row[0]: f"{row[-4]} of {row[-3]}" for row in rows if len(row) >= 7 and row[-4].isdecimal()}
+
+
 def parse_resources(text: str) -> list[Resource]:
     """Parse the output of ``qconf -sc``: name, shortcut, type, relation, requestable, consumable, … one row a line."""
     rows = (line.split() for line in text.splitlines() if not line.startswith("#"))

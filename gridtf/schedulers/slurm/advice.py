@@ -17,10 +17,11 @@ from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.sweep import too_many
 from gridtf.jobspec.units import format_walltime, parse_memory, parse_nodes, parse_walltime
-from gridtf.schedulers.api import Plan
+from gridtf.schedulers.api import Estimate, Plan
 from gridtf.schedulers.slurm import offers, submit
 from gridtf.schedulers.slurm.commands import complaint, slurm
 from gridtf.schedulers.slurm.offers import Nodes, Partition, list_partitions, parsed, show_gpus, show_walltime
+from gridtf.schedulers.slurm.query import parse_moment
 from gridtf.text import counted, toml, whole
 from gridtf.values import Value
 
@@ -241,7 +242,54 @@ def check(plan: Plan, *, limit: float | None = None) -> tuple[str, ...]:
     except SchedulerError:  # such as with PrivateData=partitions
         partitions = []
     available = _available(answer.text) if answer.code else ""
-    return (*notes, *judge(requests, answer.code, answer.text, partitions, available=available))
+    told = judge(requests, answer.code, answer.text, partitions, available=available, reserved=_reservations)
+    return (*notes, *told)
+
+
+def foreseen(plan: Plan, partitions: Sequence[Partition]) -> Estimate | None:
+    """What the site's partitions say of a job's start; None: Slurm has to be asked.
+
+    sbatch --test-only gives an estimate for partitions that are down, and for walltimes above their limits.
+    """
+    requests, notes = component_requests(plan, os.environ), overridden(plan, os.environ)
+    if elsewhere := [note for note in notes if note.startswith(("SBATCH_PARTITION=", "SBATCH_TIMELIMIT="))]:
+        return Estimate(why=elsewhere[0], never=True)
+    try:
+        for request in requests:
+            _refuse(request, partitions, [_too_long, _too_much])
+        closed = judge(requests, 0, "", partitions)
+    except SpecError as error:
+        return Estimate(why=error.problem, never=True)
+    return Estimate(why=closed[0]) if closed else None
+
+
+def estimate(plan: Plan, partitions: Sequence[Partition]) -> Estimate:
+    """Ask Slurm when a job would start.
+
+    Raises:
+        NoAnswerError: When it does not answer.
+    """
+    answer = slurm.run(["sbatch", "--test-only"], limit=slurm.query_limit, text=plan.script)
+    try:
+        requests = component_requests(plan, os.environ)
+        notes = judge(requests, answer.code, answer.text, partitions, reserved=_reservations)
+    except SpecError as error:
+        return Estimate(why=f"refused: {error.problem}", never=True)
+    except SchedulerError:
+        return Estimate(why=f"refused: {slurm.message(answer)}")
+    return Estimate(why=notes[0]) if notes else parse_estimate(answer.text)
+
+
+def parse_estimate(output: str) -> Estimate:
+    """Find the estimated start in the output of sbatch --test-only. Pure.
+
+    Args:
+        output: Has a line ``sbatch: Job 12 to start at 2026-11-28T16:02:00 using 1 processors on nodes n1 in partition
+            gpu``; of a heterogeneous job one for each component, which start together.
+    """
+    starts = [parse_moment(text) for text in re.findall(r"(?a)Job \S+ to start at (\S+)", output)]
+    known = [start for start in starts if start is not None]
+    return Estimate(max(known)) if known else Estimate(why="Slurm gives no estimate")
 
 
 def judge(
@@ -251,6 +299,7 @@ def judge(
     partitions: Sequence[Partition],
     *,
     available: str = "",
+    reserved: Callable[[], bool] = lambda: False,
 ) -> tuple[str, ...]:
     """Judge a job by the output of sbatch --test-only and the site's partitions. Pure.
 
@@ -260,6 +309,7 @@ def judge(
         output: Its output.
         partitions: The partitions of the site.
         available: Accounts or QOS that the user may use, as a hint; empty where they are not known.
+        reserved: Whether the site has reservations, for which nodes may be missing.
 
     Returns:
         Notes for the user: what the job will have to wait for.
@@ -281,6 +331,8 @@ def judge(
         chosen = [partition for request in requests for partition in _chosen(request, partitions)]
         if unusable := offers.unusable_nodes(chosen):
             return (f"the job waits for nodes that cannot be used now: {unusable}",)
+        if partitions and reserved():  # sbatch queues such a job without --test-only
+            return ("the job waits for nodes that are reserved: `scontrol show reservation` lists them",)
     if _NOT_YET.search(output) and any("reservation" in request.keys for request in requests):
         return ("the job waits until its reservation begins",)
     for phrase, option, hint in _OTHERS:
@@ -289,6 +341,11 @@ def judge(
             raise SpecError(requests[0].keys.get(option, key), message, hint=available or hint)
     site = "; ".join(f"{one.name}: {counted(one.size, 'node')}, {offers.describe(one)}" for one in partitions)
     raise SchedulerError(f"Slurm would refuse this job: {message}", hint=f"the site has {site}" if site else "")
+
+
+def _reservations() -> bool:
+    """Whether the site has reservations."""
+    return "ReservationName=" in (slurm.try_run(["scontrol", "show", "reservation"], limit=5.0) or "")
 
 
 def _available(output: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gridtf.errors import SpecError
 from gridtf.run.rundir import RunDir
-from gridtf.schedulers.api import JobIdentity, JobStatus, Plan, SubmitResult
+from gridtf.schedulers.api import Estimate, JobIdentity, JobStatus, Place, Plan, SubmitResult
 from gridtf.schedulers.arrays import array_elements
 from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.login import CommandLogin, check_shared
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from gridtf.findings import Examination
     from gridtf.jobspec.config import Configured
 
+_SSHARE = ("sshare", "--noheader", "--parsable2", "--format=Account,User,GrpTRESMins,GrpTRESRaw")
+_BALANCE_LIMIT = 2.0  # seconds
 _LONGEST_PATH = 4096  # bytes: PATH_MAX of Linux
 
 
@@ -66,6 +68,28 @@ class SlurmLogin(CommandLogin):
         output, log = plan.request.native.get("output"), RunDir(plan.run_dir).log
         note = f"native --output={output} has no effect: the output of the script goes to {log}"
         return (*([] if output is None else [note]), *advice.check(plan))
+
+    def places(self) -> Sequence[Place]:
+        from gridtf.schedulers.slurm import offers
+
+        found = sorted(offers.query_partitions(), key=lambda one: not one.default)
+        return [Place(one.name, min(one.most_nodes or one.size, one.size), one.limit, one) for one in found]
+
+    def foreseen(self, plan: Plan, places: Sequence[Place]) -> Estimate | None:
+        from gridtf.schedulers.slurm import advice
+
+        return advice.foreseen(plan, [place.offer for place in places])
+
+    def estimate(self, plan: Plan, places: Sequence[Place]) -> Estimate:
+        from gridtf.schedulers.slurm import advice
+
+        return advice.estimate(plan, [place.offer for place in places])
+
+    def balance(self, plan: Plan) -> str:
+        account = plan.request.options.get("account") or ""
+        chosen = [f"--accounts={account}"] if account else []
+        answer = slurm.try_run([*_SSHARE, *chosen], limit=_BALANCE_LIMIT)
+        return query.parse_balance(answer or "", account)
 
     def submit(self, plan: Plan) -> SubmitResult:
         result = super().submit(plan)

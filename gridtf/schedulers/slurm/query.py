@@ -341,6 +341,31 @@ def parse_moment(text: str) -> float | None:
         return None
 
 
+def parse_balance(output: str, account: str) -> str:
+    """What an account has left of what it may use in all, from the output of sshare. Pure.
+
+    Args:
+        output: Lines such as ``ml||cpu=100000,gres/gpu=6000|cpu=0,gres/gpu=60``: the account, indented by its place in
+            the tree, the user, the limits and the use, both in minutes.
+        account: The one to look for; empty: the user's own, if there is only one.
+
+    Returns:
+        Such as ``account ml has 99 of 100 GPU-hours left``; empty without limits.
+    """
+    rows = [row for line in output.splitlines() if len(row := line.strip().split("|")) == 4]
+    mine = {account} if account else {row[0] for row in rows if row[1]}
+    for name, user, *minutes in rows if len(mine) == 1 else ():
+        limits, used = (dict(re.findall(r"(?a)([\w/:]+)=(\d+)", text)) for text in minutes)
+        left = [
+            f"{max(0, most - int(used.get(tres, 0))) // 60:,} of {most // 60:,} {unit}-hours"
+            for tres, unit in (("gres/gpu", "GPU"), ("cpu", "core"))
+            for most in map(int, [limits[tres]] if tres in limits else [])
+        ]
+        if left and not user and name in mine:
+            return f"account {name} has {' and '.join(left)} left"
+    return ""
+
+
 # --- states and reasons: squeue(1), JOB STATE CODES and JOB REASON CODES; pure -----------------------------------
 
 # Slurm's state -> (gridtf's state, what a user should know in addition).

@@ -271,3 +271,28 @@ def test_invalid_scheduler_option_is_refused_with_its_key(key: str, values: dict
     with pytest.raises(SpecError) as caught:
         schedulers.get("sge").login.resolve(JobSpec(command=("x",), **values))
     assert caught.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("values", "hours"),
+    [
+        ({"nodes": 2, "gpus_per_node": 4, "time": "2h"}, (16.0, "GPU")),
+        ({"nodes": "2-4", "gpus_per_node": 4, "time": "30m"}, (8.0, "GPU")),
+        ({"nodes": 2, "gpus_per_node": 4, "time": "1h", "spare_nodes": 1, "restarts": 1}, (12.0, "GPU")),
+        ({"nodes": 2, "tasks_per_node": 3, "cpus_per_task": 4, "time": "1h"}, (24.0, "core")),
+        (
+            {"nodes": 1, "time": "1h", "tasks": {"worker": {"count": 1}, "ps": {"count": 2, "partition": "c"}}},
+            (3, "core"),
+        ),
+        ({"nodes": 1}, None),
+    ],
+)
+def test_hours_are_the_most_that_the_job_may_use(values: dict[str, Any], hours: tuple[float, str] | None) -> None:
+    assert resolve(JobSpec.from_dict({"command": ["x"], **values}), "slurm").hours == hours
+
+
+def test_hours_of_a_sweep_are_those_of_all_elements() -> None:
+    made = resolve(JobSpec.from_dict({"command": ["x"], "gpus_per_node": 1, "nodes": 1, "time": "1h"}), "slurm")
+    elements = tuple(map(str, range(1, 9)))
+    assert made.of_sweep(elements, 4, 1).hours == (8.0, "GPU")
+    assert made.of_sweep(elements, 4, 4).hours == (8.0, "GPU")

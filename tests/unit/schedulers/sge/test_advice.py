@@ -705,3 +705,59 @@ def test_fewer_elements_run_at_once_than_is_requested(shown: str, said: str, mon
 def test_limits_on_arrays_are_not_known_where_qconf_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sge, "run", lambda argv, **_: Answer(1, "", "denied: host is no admin host"))
     assert advice.check_array(of_sweep(plan("sge"), 13, 4).request) == ()
+
+
+# --- when a job would start
+
+FULL = """\
+Unable to run job: Job 4 (-l slots=1) cannot run in queue "n1" because it offers only hc:slots=0.000000
+Job 4 cannot run in PE "rr" because it only offers 0 slots
+verification: no suitable queues
+Exiting.
+"""
+SLOTS = """\
+CLUSTER QUEUE                   CQLOAD   USED    RES  AVAIL  TOTAL aoACDS  cdsuE
+--------------------------------------------------------------------------------
+all.q                             0.68     16      0      0     16      0      0
+short.q                           -NA-      0      0      2      8      0      {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("values", "closed", "why"),
+    [
+        ({}, 0, "free slots: 0 of 16 in all.q, 2 of 8 in short.q"),
+        ({"partition": "all.q"}, 0, 'not now (cannot run in PE "rr" because it only offers 0 slots); free slots: 0 of'),
+        ({"partition": "short.q"}, 8, "the job waits until one of its queues can start jobs"),
+    ],
+)
+def test_slots_that_are_free_are_told_where_a_job_cannot_start_now(
+    values: Any, closed: int, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = SLOTS.format(closed)
+    monkeypatch.setattr(
+        sge, "run", lambda argv, limit, text="": Answer(0, shown, "") if argv[0] == "qstat" else Answer(1, "", FULL)
+    )
+    found = advice.estimate(plan("sge", name="x", pe="rr", **workers(4, **values)), SITE.queues)
+    assert (found.start, found.never) == (None, False)
+    assert why in found.why
+
+
+def test_verified_job_starts_now_and_a_wrong_name_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = plan("sge", name="x", pe="rr", **workers(4))
+    monkeypatch.setattr(sge, "run", lambda argv, limit, text: FOUND)
+    found = advice.estimate(made, SITE.queues)
+    assert found.start is not None
+    unknown = 'Unable to run job: Job was rejected because job requests unknown queue "x.q"\nExiting.\n'
+    monkeypatch.setattr(sge, "run", lambda argv, limit, text: Answer(1, "", unknown))
+    assert advice.estimate(made, SITE.queues).never
+
+
+def test_queues_tell_where_a_job_can_never_run() -> None:
+    def foreseen(**values: Any) -> str:
+        found = advice.foreseen(plan("sge", name="x", **workers(4, **values)), SITE.queues)
+        return found.why if found and found.never else ""
+
+    assert foreseen(pe="rr", partition="short.q", time="1h").startswith("01:00:00 is more than queue short.q allows")
+    assert "does not offer PE `fill`" in foreseen(pe="fill", partition="short.q", time="5m")
+    assert foreseen(pe="rr", time="1h") == ""

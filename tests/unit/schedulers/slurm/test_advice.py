@@ -14,6 +14,7 @@ from gridtf.schedulers.slurm import advice
 from gridtf.schedulers.slurm.advice import ComponentRequest, component_requests
 from gridtf.schedulers.slurm.commands import slurm
 from gridtf.schedulers.slurm.offers import parse_partitions, show_gpus, unusable_nodes
+from gridtf.schedulers.slurm.query import parse_moment
 from tests.support.rendering import of_sweep, plan
 
 SINFO = """\
@@ -397,3 +398,94 @@ def test_slurm_s_limit_on_arrays_is_known(text: str, monkeypatch: pytest.MonkeyP
         assert caught.value.why == "MaxArraySize of this Slurm is 5"
     else:
         advice.check_array(of_sweep(plan("slurm"), 5000, 4).request)
+
+
+# --- when a job would start
+
+
+ON_CPU = "allocation failure: Access denied to requested reservation\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "start"),
+    [
+        (STARTS, "2026-11-21T11:21:34"),
+        ("sbatch: Job 12 to start at 2026-11-28T16:02:00 using 4 processors on n[1-2]\n", "2026-11-28T16:02:00"),
+        ("sbatch: Job 59 to start at 1795882817 using 2 processors on c1,n1\n", 1795882817.0),
+        ("sbatch: Welcome!\nsbatch: Job 4 to start at 1795882817 using 2 processors on nodes n1\n", 1795882817.0),
+        ("sbatch: Job 4 to start at 1795882817 using …\nsbatch: Job 5 to start at 1795882999 using …\n", 1795882999.0),
+        ("sbatch: Job 4 to start at Unknown using 1 processors\n", None),
+        ("", None),
+    ],
+)
+def test_estimate_is_found_in_what_several_versions_print(output: str, start: str | float | None) -> None:
+    found = advice.parse_estimate(output)
+    assert found.start == (parse_moment(start) if isinstance(start, str) else start)
+    assert found.why == ("" if start else "Slurm gives no estimate")
+
+
+@pytest.mark.parametrize(
+    ("sinfo", "values", "why", "never"),
+    [
+        (SINFO, {"partition": "short", "time": "1h"}, "01:00:00 is more than partition short allows", True),
+        (SINFO, {"partition": "cpu", "gpus_per_node": 1}, "no node of partition cpu has GPUs", True),
+        (SINFO, {"nodes": 5}, "5 nodes requested, partition gpu has 4", True),
+        (SINFO.replace("short|up", "short|down"), {"partition": "short"}, "the job waits until its partition", False),
+        (NODES_DOWN, {}, None, False),
+        (SINFO, {"partition": "cpu"}, None, False),
+        ("", {"partition": "cpu"}, None, False),
+    ],
+)
+def test_no_question_where_the_partitions_tell(sinfo: str, values: Any, why: str | None, never: bool) -> None:
+    found = advice.foreseen(plan("slurm", name="x", **values), parse_partitions(sinfo))
+    if why is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert found.why.startswith(why)
+        assert (found.start, found.never) == (None, never)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why", "never"),
+    [
+        (Answer(1, "", ON_CPU), "refused: Access denied to requested reservation", True),
+        (Answer(1, "", "sbatch: error: the site is closed\n"), "refused: the site is closed", False),
+        (Answer(1, "", NO_PARTITION.format("x")), "refused: ", True),
+        (Answer(0, "", "sbatch: Have a nice day\n"), "Slurm gives no estimate", False),
+    ],
+)
+def test_a_refusal_is_an_answer(answer: Answer, why: str, never: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "run", lambda argv, limit, text: answer)
+    values = {"partition": "x"} if "x" in answer.err.split("specified: ")[-1][:1] else {}
+    found = advice.estimate(plan("slurm", name="x", **values), parse_partitions(SINFO))
+    assert found.why.startswith(why)
+    assert (found.start, found.never) == (None, never)
+
+
+@pytest.mark.parametrize("reservations", ["ReservationName=maint StartTime=…", "No reservations in the system\n"])
+def test_nodes_that_are_reserved_are_waited_for(reservations: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """sbatch --test-only refuses a job that would run into a reservation, and sbatch queues it."""
+    monkeypatch.setattr(slurm, "run", lambda argv, limit, text="": Answer(1, "", SHAPE))
+    monkeypatch.setattr(slurm, "try_run", lambda argv, limit: reservations)
+    monkeypatch.setattr("gridtf.schedulers.slurm.offers.query_partitions", lambda **_: parse_partitions(SINFO))
+    made = plan("slurm", name="x", time="1h")
+    if reservations.startswith("No"):
+        with pytest.raises(SchedulerError, match="would refuse"):
+            advice.check(made)
+        return
+    told = "the job waits for nodes that are reserved: `scontrol show reservation` lists them"
+    assert advice.check(made) == (told,)
+    assert advice.estimate(made, parse_partitions(SINFO)).why == told
+
+
+def test_variable_that_overrides_what_is_chosen_leaves_that_choice_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SBATCH_PARTITION", "short")
+    monkeypatch.setenv("SBATCH_ACCOUNT", "ml")
+
+    def foreseen(partition: str) -> str:
+        found = advice.foreseen(plan("slurm", name="x", partition=partition, account="x"), parse_partitions(SINFO))
+        return found.why if found and found.never else ""
+
+    assert foreseen("gpu") == "SBATCH_PARTITION=short in the environment takes precedence over --partition=gpu"
+    assert foreseen("short") == ""

@@ -244,7 +244,7 @@ class FakeSlurm(SlurmCommands):
         return self.judge(self.scripts[-1])
 
     def try_run(self, argv: Sequence[str], *, limit: float, **variables: str) -> str | None:
-        return {"format=account": "ml\n", "format=qos": "normal,high\n"}[argv[-1]]
+        return {"format=account": "ml\n", "format=qos": "normal,high\n", "reservation": ""}[argv[-1]]
 
 
 def first_job(judge: Callable[[str], Answer], *settings: Setting, **values: Any) -> tuple[FakeSlurm, Examination]:

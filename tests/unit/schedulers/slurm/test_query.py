@@ -718,3 +718,30 @@ def test_job_whose_requeue_ends_the_processes_that_ask_for_it_is_not_cancelled(t
 def test_nothing_is_given_back_without_an_answer(tools: Path) -> None:
     command(tools, "scontrol", "exit 1")
     assert scheduler.injob.give_back({"SLURM_JOB_ID": "76"}) is False
+
+
+# from sshare --parsable2, Slurm 22.05.8: the account in the tree, the user, limits, and use in minutes
+SHARES = """\
+root|||cpu=1,mem=583,node=1,gres/gpu=2
+ ml||cpu=100000,gres/gpu=6000|cpu=90,mem=583,energy=0,node=1,gres/gpu=1230
+  ml|alice||cpu=1,gres/gpu=2
+"""
+OTHER = " other|||cpu=0\n  other|alice||cpu=0\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "account", "told"),
+    [
+        (SHARES, "", "account ml has 79 of 100 GPU-hours and 1,665 of 1,666 core-hours left"),
+        (SHARES + OTHER, "ml", "account ml has 79 of 100 GPU-hours and 1,665 of 1,666 core-hours left"),
+        (SHARES + OTHER, "", ""),  # which of them the job runs on is not known
+        (SHARES + OTHER, "other", ""),
+        (SHARES.replace("cpu=100000,", ""), "ml", "account ml has 79 of 100 GPU-hours left"),
+        (SHARES.replace("gres/gpu=1230", "gres/gpu=9999"), "ml", "account ml has 0 of 100 GPU-hours and 1,665 of"),
+        ("Welcome | to | the | site\n", "", ""),
+        ("", "ml", ""),
+    ],
+)
+def test_balance_is_what_the_account_has_left(output: str, account: str, told: str) -> None:
+    found = query.parse_balance(output, account)
+    assert found.startswith(told) if told else found == ""

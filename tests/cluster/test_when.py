@@ -1,0 +1,158 @@
+"""When a job would start, on real schedulers: a filled cluster, closed partitions, reservations, waiting jobs."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from gridtf.run.rundir import read_record
+from tests.support.cluster import Bed
+from tests.support.clusterfaults import admin
+from tests.support.clusterjobs import ClusterJob, gridtf
+
+LATE = 120.0  # seconds between the end of a job at its walltime and the start of the next one, at most
+
+
+def asked(bed: Bed, *words: str) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """(partition, nodes, walltime) -> the row of `gridtf when`, asked anew."""
+    bed.run("login", "bash", "-c", "rm -f /tmp/gridtf-$(id -u)/estimates-*")
+    rows = json.loads(gridtf(bed, "when", "--json", *words).stdout)
+    return {(row["partition"], row["nodes"], row["walltime"]): row for row in rows}
+
+
+def chosen(bed: Bed, *words: str) -> dict[str, tuple[Any, str]]:
+    """Key -> the value that `gridtf render` shows, and its source."""
+    made = json.loads(gridtf(bed, "render", "--json", "--scheduler", bed.kind, *words, "--", "true").stdout)
+    return {key: (made["spec"].get(key), source) for key, source in made["sources"].items()}
+
+
+def starts_now(row: dict[str, Any]) -> bool:
+    return row["start"] is not None and abs(row["start"] - time.time()) < 30
+
+
+@contextmanager
+def undone(bed: Bed, do: str, undo: str) -> Iterator[None]:
+    """Do something as root, and undo it at the end."""
+    admin(bed, *do.split())
+    try:
+        yield
+    finally:
+        admin(bed, *undo.split())
+
+
+def test_estimates_of_a_filled_slurm_come_true(slurm: Bed) -> None:
+    bed = slurm
+    words = ("--nodes", "4", "--gpus-per-node", "1", "--time", "5")
+    assert starts_now(asked(bed, *words)["gpu", "4", 300])
+    fill = "sbatch --parsable --nodes=4 --exclusive --time=1 --output=/dev/null --wrap='exec sleep 600'"
+    filler = bed.run("login", "bash", "-c", f"{fill}; until squeue -h -t R -o %i | grep -q .; do sleep 0.2; done")
+    rows = asked(bed, *words)
+    estimate = rows["gpu", "4", 300]
+    assert 0 < estimate["start"] - time.time() <= 75
+    assert estimate["latest"] == estimate["start"] + 300
+    assert estimate["hours"] == "0.3 GPU-hours"
+    assert rows["short", "4", 300]["start"] is not None
+    never = rows["cpu", "4", 300]
+    assert (never["start"], never["never"]) == (None, True)
+    assert never["why"] == "no node of partition cpu has GPUs" or "cpu has 1" in never["why"]
+
+    # the one partition that is empty
+    one = ("--nodes", "1", "--workers", "1", "--time", "5")
+    value, source = chosen(bed, *one, "--partition", "auto")["partition"]
+    assert value == "cpu"
+    assert "starts now" in source
+    job = ClusterJob(bed, "--scheduler", "slurm", *one, "--partition", "auto", "--", "true")
+    assert (read_record(job.run.job) or {})["spec"]["partition"] == "cpu"
+    assert "COMPLETED" in job.gridtf("wait").stdout
+    assert chosen(bed, *one, "--partition", "auto:short,gpu")["partition"][0] in ("short", "gpu")
+
+    with undone(
+        bed,
+        "scontrol update partitionname=short state=down",
+        "scontrol update partitionname=short state=up",
+    ):
+        closed = asked(bed, *words)["short", "4", 300]
+        assert (closed["start"], closed["never"]) == (None, False)
+        assert closed["why"] == "the job waits until its partition is up: short (down)"
+
+    waits = ClusterJob(bed, "--scheduler", "slurm", *words, "--name", "waits", "--", "true")
+
+    def expected() -> float | None:
+        found = json.loads(gridtf(bed, "when", "waits", "--json").stdout)
+        return float(found["expected"]) if found["expected"] is not None else None
+
+    told = waits.until(expected, "Slurm to expect the start of a job")
+    assert abs(told - estimate["start"]) < 60
+    assert re.search(r"it is expected to start in \d+ s|start now", gridtf(bed, "when", "waits").stdout)
+    assert "COMPLETED" in waits.gridtf("wait", timeout=300).stdout
+    started = bed.run("login", "scontrol", "-o", "show", "job", waits.id, env={"SLURM_TIME_FORMAT": "%s"}).stdout
+    real = float(re.findall(r"StartTime=(\d+)", started)[0])
+    assert -10 < real - estimate["start"] < LATE, f"{real - estimate['start']} s after the estimate"
+    assert "it is COMPLETED, and does not wait" in gridtf(bed, "when", "waits").stdout
+    bed.run("login", "scancel", filler.stdout.split()[0])
+
+
+def test_a_shorter_walltime_starts_before_a_reservation(slurm: Bed) -> None:
+    bed = slurm
+    reserve = (
+        "scontrol create reservation reservationname=maint starttime=now+20minutes duration=60 users=root nodes=c1"
+    )
+    words = ("--nodes", "1", "--workers", "1", "--partition", "cpu")
+    with undone(bed, reserve, "scontrol delete reservationname=maint"):
+        rows = asked(bed, *words, "--time", "5,1h")
+        assert starts_now(rows["cpu", "1", 300])
+        told = "the job waits for nodes that are reserved"
+        assert rows["cpu", "1", 3600]["why"].startswith(told)  # without an estimate, unless it is for maintenance
+        job = ClusterJob(bed, "--scheduler", "slurm", *words, "--time", "1h", "--", "true")
+        assert told in job.submitted.stderr
+        gridtf(bed, "cancel", job.id)
+        saves = ("--continue", "3", "--checkpoint-before", "1m")
+        value, source = chosen(bed, *words, *saves, "--time", "auto:1h,10m,5m")["time"]
+        assert value == "10m"
+        assert source.startswith("--time auto:1h,10m,5m, the first of 3 that starts now")
+        for native in ("--reservation=maint", "--constraint=nosuch"):
+            (row,) = asked(bed, *words, "--time", "5", f"--native={native}").values()
+            assert row["start"] is None
+            assert row["why"].startswith("refused: ")
+    with undone(bed, f"{reserve} flags=maint", "scontrol delete reservationname=maint"):
+        rows = asked(bed, *words, "--time", "5,1h")
+        assert starts_now(rows["cpu", "1", 300])
+        assert rows["cpu", "1", 3600]["start"] - time.time() > 1800
+    limit = gridtf(bed, "when", "--partition", "short", "--time", "2h", "--nodes", "1", check=False)
+    assert "never: 02:00:00 is more than partition short allows (00:30:00)" in limit.stdout
+
+
+def test_grid_engine_tells_what_starts_now_and_how_many_slots_are_free(sge: Bed) -> None:
+    bed = sge
+    words = ("--scheduler", "sge", "--pe", "rr", "--workers", "4", "--time", "5")
+    both = ("--partition", "left.q,right.q")
+    rows = asked(bed, *words, *both)
+    assert all(starts_now(row) for row in rows.values())
+    assert len(rows) == 2
+    assert rows["left.q", "1", 300]["hours"] == "0.3 core-hours"
+    assert "unknown queue" in asked(bed, *words, "--partition", "nope.q")["nope.q", "1", 300]["why"]
+    long = asked(bed, *words[:-1], "10h", "--partition", "short.q,all.q")
+    assert long["short.q", "1", 36000]["never"]
+    assert starts_now(long["all.q", "1", 36000])
+    fill = "qsub -terse -q left.q -pe rr 8 -o /dev/null -j y -b y sleep 600"
+    bed.run("login", "bash", "-c", f"{fill}; until qstat -s r | grep -q .; do sleep 0.2; done")
+    rows = asked(bed, *words, *both)
+    full = rows["left.q", "1", 300]
+    assert (full["start"], full["never"]) == (None, False)
+    assert full["why"].startswith("not now (")
+    assert full["why"].endswith("free slots: 0 of 8 in left.q")
+    assert starts_now(rows["right.q", "1", 300])
+    value, source = chosen(bed, *words, "--partition", "auto:left.q,right.q")["partition"]
+    assert value == "right.q"
+    assert "the first of 2 that starts now" in source
+    with undone(bed, "qmod -d right.q", "qmod -e right.q"):
+        rows = asked(bed, *words, *both)
+        assert "disabled or in error" in rows["right.q", "1", 300]["why"]
+        done = gridtf(bed, "render", *words, "--partition", "auto:left.q,right.q", "--", "true")
+        assert "gridtf: partition left.q is the first, since no start is known: not now" in done.stderr
+    waits = ClusterJob(bed, *words, "--partition", "left.q", "--name", "waits", "--", "true")
+    assert f"waits ({waits.id}): its scheduler does not tell when it starts" in gridtf(bed, "when", "waits").stdout
