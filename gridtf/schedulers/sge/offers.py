@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from gridtf.jobspec.units import format_walltime
@@ -113,6 +114,12 @@ def known_cell() -> Cell:
 def known_resources() -> list[Resource]:
     """All resources of the complex; none when qconf is refused."""
     return parse_resources(qconf("-sc"))
+
+
+def known_values(name: str) -> dict[str, int]:
+    """The values that hosts have of a resource -> the number of hosts; none where qhost does not answer."""
+    answer = sge.run(["qhost", "-F", name], limit=QUERY_LIMIT)
+    return dict(Counter(re.findall(rf"(?m)^\s+[a-z]+:{re.escape(name)}=(\S+)", "" if answer.code else answer.out)))
 
 
 def known_names(option: str) -> list[str]:

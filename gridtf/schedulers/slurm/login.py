@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gridtf.errors import SpecError
+from gridtf.errors import SchedulerError, SpecError
 from gridtf.run.rundir import RunDir
 from gridtf.schedulers.api import JobIdentity, JobStatus, Plan, SubmitResult
 from gridtf.schedulers.arrays import array_elements
@@ -19,6 +20,8 @@ from gridtf.schedulers.slurm.commands import slurm
 if TYPE_CHECKING:
     from gridtf.findings import Examination
     from gridtf.jobspec.config import Configured
+    from gridtf.jobspec.request import Request
+    from gridtf.jobspec.spec import JobSpec
 
 _LONGEST_PATH = 4096  # bytes: PATH_MAX of Linux
 
@@ -40,6 +43,21 @@ class SlurmLogin(CommandLogin):
         from gridtf.schedulers.slurm.examine import examine
 
         return examine(self.scheduler, given)
+
+    def resolve(self, spec: JobSpec, *, in_job: bool = False) -> Request:
+        request = super().resolve(spec, in_job=in_job)
+        submit.refuse_native(request)
+        return request
+
+    def with_site(self, plan: Plan) -> Plan:
+        """With the partitions, whose nodes say how the site tells models of GPUs from each other."""
+        models = any(component.gpu_model for component in plan.request.components)
+        if models and self.scheduler.is_available(os.environ):
+            from gridtf.schedulers.slurm import offers
+
+            with contextlib.suppress(SchedulerError):  # such as with PrivateData=partitions
+                return plan.replace(site=offers.query_partitions(clusters=submit.clusters(plan, os.environ)))
+        return plan
 
     def array_elements(self, native: Mapping[str, str]) -> tuple[str, ...]:
         if (text := native.get("array")) is None:
