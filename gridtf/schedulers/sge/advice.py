@@ -23,7 +23,7 @@ from gridtf.schedulers.api import Plan
 from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.sge import directives, offers
 from gridtf.schedulers.sge.commands import sge
-from gridtf.schedulers.sge.directives import HOST, HOST_LISTS, MEMORY, Resource, Slots, requests_gpus
+from gridtf.schedulers.sge.directives import HOST, HOST_LISTS, MEMORY, Resource, Site, Slots, requests_gpus
 from gridtf.schedulers.sge.offers import PE, QUERY_LIMIT, Cell, Queue, alternatives, carrying, matching_queues
 from gridtf.schedulers.sge.query import seconds
 from gridtf.text import counted, some, toml, whole
@@ -96,7 +96,7 @@ def _verify(how: str, script: str, *options: str, limit: float = QUERY_LIMIT) ->
 
 def without_load(answer: Answer, requested: Requested) -> bool:
     """Whether ``qsub -w v`` may have refused a job only since it leaves out what hosts report as their load. Pure."""
-    others = requested.resources.keys() - {*_NO_LOAD, requested.gpu}
+    others = requested.resources.keys() - {*_NO_LOAD, requested.gpu, requested.site.fixed}
     return bool(_LOAD.search(answer.text) or (others and _NO_SLOTS.search(answer.text)))
 
 
@@ -410,6 +410,7 @@ class Requested(Value):
         queues: Patterns of queues; empty: any queue.
         keys: Option of qsub, or name of a resource -> the key of the specification to blame.
         counting: How Grid Engine counts GPUs; None when gridtf requests none, or it is not known.
+        site: What is known of the site.
     """
 
     request: Request
@@ -419,6 +420,7 @@ class Requested(Value):
     queues: tuple[str, ...]
     keys: Mapping[str, str]
     counting: Resource | None = None
+    site: Site = Site()
 
     def counts(self, consumable: str) -> bool:
         """Whether the GPUs that gridtf requests are counted in this way: ``YES`` (per slot), ``JOB`` or ``HOST``."""
@@ -447,7 +449,7 @@ class Requested(Value):
             lines: The lines that qsub reads; None: those of the plan.
         """
         options = directives.parse_native(plan.scheduler.login.directives(plan) if lines is None else lines)
-        native = plan.request.native
+        native, site = plan.request.native, plan.site or Site()
         own = [*native, *(name.removeprefix("l ") for name in native)]
         return cls(
             request=plan.request,
@@ -456,7 +458,8 @@ class Requested(Value):
             resources={name[2:]: amount for name, amount in options.items() if name.startswith("l ")},
             queues=tuple(name for name in options.get("q", "").split(",") if name),
             keys={**_keys(plan.spec, plan.request), **dict.fromkeys(own, "native")},
-            counting=directives.gpu_resource(plan.request, (plan.site or directives.Site()).resources),
+            counting=directives.gpu_resource(plan.request, site.resources),
+            site=site,
         )
 
 
@@ -474,7 +477,7 @@ def _keys(spec: JobSpec, request: Request) -> dict[str, str]:
         "h_rt": "time",
         MEMORY: "mem" if spec.mem is not None else "mem_per_task",
         HOST: "nodelist" if spec.nodelist else "exclude",
-        **dict.fromkeys(directives.listed(request), "constraint"),
+        **{name: key for name, (_, key) in directives.listed(request).items()},
         request.options["gpu_resource"]: first("gpus_per_task", "gpus_per_node"),
     }
 

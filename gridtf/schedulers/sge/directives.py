@@ -206,10 +206,12 @@ class Site(Value):
     Attributes:
         resources: The resources of the complex; empty where they are not known.
         models: The values that its hosts have in the resource which tells GPU models -> the number of hosts.
+        fixed: The name of that resource, if the hosts have it whatever their load; empty if a load sensor reports it.
     """
 
     resources: Sequence[Resource] = ()
     models: Mapping[str, int] = {}
+    fixed: str = ""
 
 
 def model_resource(request: Request, resources: Sequence[Resource]) -> Resource | None:
@@ -390,18 +392,22 @@ def resources(request: Request, wanted: Slots, gpu: Resource | None = None) -> d
     if request.walltime is not None:
         hours, rest = divmod(request.walltime, 3600)
         found["h_rt"] = f"{hours}:{rest // 60:02}:{rest % 60:02}"
-    found.update(listed(request))
+    found.update({name: value for name, (value, _) in listed(request).items()})
     lists = {key: hosts for key in HOST_LISTS if (hosts := request.options.get(key))}
     return {**found, HOST: _hosts(lists, request)} if lists else found
 
 
-def listed(request: Request) -> dict[str, str]:
-    """The resources in ``constraint`` and ``licenses``: name -> value, of ``ib,arch=lx-amd64`` and ``matlab:2``."""
+def listed(request: Request) -> dict[str, tuple[str, str]]:
+    """The resources in ``constraint``, such as ``ib,arch=lx-amd64``, and ``licenses``, such as ``matlab:2``.
+
+    Returns:
+        Name -> (value, the key that it is in).
+    """
     found = {}
     for key, separator, default in ((words.CONSTRAINT.key, "=", "TRUE"), (words.LICENSES.key, ":", "1")):
         for part in filter(None, str(request.options.get(key) or "").split(",")):
             name, _, value = word(key, part).replace(separator, "=").partition("=")
-            found[name] = value or default
+            found[name] = value or default, key
     return found
 
 

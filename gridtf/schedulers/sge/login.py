@@ -77,7 +77,7 @@ class GridEngineLogin(CommandLogin):
             site = directives.Site(offers.known_resources())
             how = directives.model_resource(request, site.resources)
             if how and how.is_text:
-                site = site.replace(models=offers.known_values(how.name))
+                site = offers.known_models(how.name, site.resources)
             elif how and how.consumable != "NO":
                 plan = plan.replace(request=request.replace(options={**request.options, "gpu_resource": how.name}))
             return plan.replace(site=site)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from gridtf.jobspec.units import format_walltime
 from gridtf.schedulers.sge.commands import sge
-from gridtf.schedulers.sge.directives import Resource
+from gridtf.schedulers.sge.directives import Resource, Site
 from gridtf.schedulers.sge.query import seconds
 from gridtf.text import whole
 from gridtf.values import Value
@@ -116,10 +116,12 @@ def known_resources() -> list[Resource]:
     return parse_resources(qconf("-sc"))
 
 
-def known_values(name: str) -> dict[str, int]:
-    """The values that hosts have of a resource -> the number of hosts; none where qhost does not answer."""
+def known_models(name: str, resources: Sequence[Resource]) -> Site:
+    """The site with the values that hosts have of the resource which tells GPU models; none where qhost is refused."""
     answer = sge.run(["qhost", "-F", name], limit=QUERY_LIMIT)
-    return dict(Counter(re.findall(rf"(?m)^\s+[a-z]+:{re.escape(name)}=(\S+)", "" if answer.code else answer.out)))
+    found = re.findall(rf"\bh([a-z]):{re.escape(name)}=(\S+)", "" if answer.code else answer.out)
+    fixed = name if found and all(kind == "f" for kind, _ in found) else ""
+    return Site(resources, dict(Counter(value for _, value in found)), fixed)
 
 
 def known_names(option: str) -> list[str]:

@@ -309,7 +309,8 @@ def _available(output: str) -> str:
     kind = (invalid[1] or invalid[2]).lower() if invalid else ""
     if kind in ("reservation", "license"):
         shown = slurm.try_run(["scontrol", "-o", "show", kind], limit=5.0) or ""
-        names: list[str] | None = re.findall(r"(?m)^(?:ReservationName|LicenseName)=(\S+)", shown)
+        found = re.findall(r"(?m)^(?:ReservationName|LicenseName)=(\S+)(?: Total=(\d+))?", shown)
+        names: list[str] | None = [f"{name}:{total}" if total else name for name, total in found]
     else:
         names = associations(kind, limit=5.0) if kind else None
     return f"available to you: {', '.join(names)}" if names else ""
@@ -398,15 +399,16 @@ def _too_long(request: ComponentRequest, partition: Partition, partitions: Seque
 def _too_much(request: ComponentRequest, partition: Partition, partitions: Sequence[Partition]) -> SpecError | None:
     """More nodes, or GPUs, CPUs or memory per node, than the partition has or allows."""
     nodes, tasks, gpus, cpus, mem = request.nodes, request.tasks, request.gpus, request.cpus, request.mem
-    words = (request.gpu_type, "GPUs", *(["with"] if request.features else []), "&".join(request.features))
-    kind, enough, a_node = " ".join(filter(None, words)), "have enough", ", nodes of partition {} have {}"
+    features = f"with {'&'.join(request.features)}" if request.features else ""
+    words = [*filter(None, (request.gpu_type, "GPUs", features))]
+    kind, enough, a_node = " ".join(words), "have enough", ", nodes of partition {} have {}"
     needed = f"{tasks} tasks a node need {cpus} CPUs" if tasks > 1 else f"{cpus} CPUs a node requested"
     each = ", ".join(f"{n} {noun}" for n, noun in ((gpus, kind), (cpus, "CPUs"), (mem, "MiB of memory")) if n)
     # option of sbatch, amount, what is wrong, what partitions that have as much do; in the order of has()
     limits = (
         ("nodes", nodes, f"{nodes} nodes requested, partition {{}} has {{}}", enough),
         ("nodes", nodes, f"{nodes} nodes requested, partition {{}} allows at most {{}} a job", "allow it"),
-        ("gpus", min(gpus, 1), f"no node of partition {{}} has {kind}", "have GPUs"),
+        ("gpus", min(gpus, 1), f"no node of partition {{}} has {kind}", f"have {'such ' if words[1:] else ''}GPUs"),
         ("gpus", gpus, f"{gpus} {kind} a node requested{a_node}", enough),
         ("cpus-per-task", cpus, f"{needed}{a_node}", enough),
         ("mem", mem, f"{mem} MiB of memory a node requested{a_node}", enough),

@@ -16,6 +16,7 @@ from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.login import CommandLogin, check_shared
 from gridtf.schedulers.slurm import query, submit
 from gridtf.schedulers.slurm.commands import slurm
+from gridtf.schedulers.slurm.hostlist import expand
 
 if TYPE_CHECKING:
     from gridtf.findings import Examination
@@ -46,6 +47,12 @@ class SlurmLogin(CommandLogin):
 
     def resolve(self, spec: JobSpec, *, in_job: bool = False) -> Request:
         request = super().resolve(spec, in_job=in_job)
+        hosts = len(expand(",".join(spec.nodelist))) if spec.nodelist else 0
+        if hosts > request.allocated_nodes[1]:
+            if spec.nodes is not None:
+                what = f"the job must use {hosts} hosts, but nodes is {spec.nodes}"
+                raise SpecError("nodelist", what, hint=f"write nodes = {hosts}, or leave some out")
+            return self.resolve(spec.replace(nodes=hosts - spec.spare_nodes), in_job=in_job)
         submit.refuse_native(request)
         return request
 

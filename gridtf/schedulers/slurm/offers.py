@@ -216,8 +216,12 @@ def _gpus_of_node(partition: Partition) -> list[str]:
 
 
 def show_gpus(partition: Partition) -> str:
-    """GPUs of a partition's nodes, for messages: ``4 each``, ``2 to 4 each``, ``4 a100 each``; empty without GPUs."""
-    return " or ".join(f"{number} each" for number in _gpus_of_node(partition))
+    """GPUs of a partition's nodes, for messages: ``4 each``, ``2 to 4 each``, ``4 a100 each``, ``4 each, features a100,
+    ib``; empty without GPUs."""
+    untyped = (nodes.features for nodes in partition.nodes if "" in nodes.gpu_types)
+    features = sorted({feature for own in untyped for feature in own})
+    each = " or ".join(f"{number} each" for number in _gpus_of_node(partition))
+    return f"{each}, features {', '.join(features)}" if features else each
 
 
 def gpus_per_node(partition: Partition) -> str:
