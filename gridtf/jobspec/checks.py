@@ -109,6 +109,8 @@ def _whole(key: str, value: object, least: int) -> None:
         meant = plain if re.fullmatch("[0-9]{1,9}", plain) and int(plain) >= least else ""
         quoted = meant and meant == value
         hint = f"write {meant}, without quotes" if quoted else f"write a number, such as {meant or max(least, 2)}"
+        if key.rpartition(".")[2] in units.GPU_KEYS and str(value)[:1].isalpha():
+            hint = f'write the number as well, such as "{value}:2"'
         raise SpecError(key, f"{spell(value)} is not a whole number of {least} or more", hint=hint)
     if isinstance(value, int) and value > units.MOST:
         raise SpecError(key, f"{value} is more than the maximum, {units.MOST}")
@@ -508,6 +510,8 @@ def _check_mpi(spec: JobSpec) -> None:
         if spec.count(name) != 0 and (spec.serves(name) or not spec.row(name).trains):
             what = f"all tasks are ranks of the world, and a {name} cannot be one"
             raise SpecError("mpi", what, hint="leave out mpi, or that type of task")
+    if name := next((name for name in spec.types if spec.count(name) != 0 and spec.apart(name)), ""):
+        raise SpecError(f"tasks.{name}.gpu_model", "all ranks have GPUs of one model", hint="leave it out, or mpi")
     if spec.contained:
         hint = "start containers by mpirun yourself, in a job script, where each process calls gridtf_join"
         raise SpecError("mpi", "ranks are not started in containers", hint=hint)

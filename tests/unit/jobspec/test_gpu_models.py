@@ -148,6 +148,17 @@ def test_model_of_a_type_without_gpus_is_refused(tasks: dict[str, Any], key: str
     assert caught.value.key == key
 
 
+def test_ranks_have_gpus_of_one_model() -> None:
+    with pytest.raises(SpecError, match="all ranks have GPUs of one model"):
+        JobSpec(command=["x"], gpu_model="a100", mpi=True, **leader(gpu_model="v100"))
+
+
+def test_model_without_a_number_says_what_to_write() -> None:
+    with pytest.raises(SpecError) as caught:
+        JobSpec(command=["x"], gpus_per_node="a100")  # type: ignore[arg-type]
+    assert caught.value.hint == 'write the number as well, such as "a100:2"'
+
+
 def test_model_alone_requests_a_gpu_for_each_task() -> None:
     request = plan("slurm", gpu_model="a100", tasks={"worker": {"count": 2}}).request
     assert (request.gpus_per_node, request.gpus_per_task) == (2, 1)
