@@ -533,7 +533,7 @@ def assign_ranks(spec: JobSpec, size: int) -> tuple[PlacedTask, ...]:
             hint="start as many processes as there are tasks, or change the counts",
         )
     tables = {name: spec.task(name).replace(count=count, gpus=None) for name, count in counts.items() if count}
-    plain = spec.replace(tasks=tables, gpus_per_task=0, gpus_per_node=0, nodes=None, tasks_per_node=None)
+    plain = spec.replace(tasks=tables, gpus_per_task=0, gpus_per_node=0, gpus=None, nodes=None, tasks_per_node=None)
     return place(Allocation((Host("", size),)), resolve(plain, "", memory=False))
 
 

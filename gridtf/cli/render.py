@@ -25,7 +25,7 @@ from gridtf.values import fields
 
 if TYPE_CHECKING:
     from gridtf.jobspec.config import Configured
-    from gridtf.jobspec.request import Request
+    from gridtf.jobspec.request import Component, Request
     from gridtf.jobspec.sweep import Sweep
     from gridtf.schedulers.api import Plan
 
@@ -192,12 +192,12 @@ def _resources(request: Request, cpus_per_task: int | None, slots: str = "") -> 
     if slots:
         words = ["1 slot" if slots == "1" else f"{slots} slots on hosts that the job learns when it starts"]
         words += [counted(request.training, "training task")] if request.training else []
-        words.append(_gpus_of_tasks(request, "GPU") if request.gpus_per_task else "no GPUs")
+        words.append(_gpus_of_tasks(request, _gpus(0, request.components[0])) if request.gpus_per_task else "no GPUs")
     else:
         words = [
             counted(high, "host") if low == high else f"{low}-{high} hosts",
             f"{counted(request.tasks_per_node, 'training task')} each",
-            f"{counted(request.gpus_per_node, 'GPU')} each" if request.gpus_per_node else "no GPUs",
+            f"{_gpus(request.gpus_per_node, request.components[0])} each" if request.gpus_per_node else "no GPUs",
         ]
         words += [_gpus_of_tasks(request)] if request.gpus_per_node else []
     if cpus_per_task:
@@ -208,8 +208,15 @@ def _resources(request: Request, cpus_per_task: int | None, slots: str = "") -> 
 def _gpus_of_tasks(request: Request, unit: str = "") -> str:
     """The GPUs of a task, by its type where they differ."""
     differ = request.gpu_share != request.gpus_per_task
-    each = {role.type: role.gpus for role in request.roles if role.gpus} if differ else {"task": request.gpus_per_task}
+    roles = request.own_roles if differ else ()
+    each = {role.type: role.gpus for role in roles if role.gpus} or {"task": request.gpus_per_task}
     return ", ".join(f"{counted(gpus, unit) if unit else gpus} per {name}" for name, gpus in each.items())
+
+
+def _gpus(number: int, component: Component) -> str:
+    """``4 a100 GPUs``; without a number, the noun alone."""
+    noun = f"{component.gpu_model} GPU".lstrip()
+    return counted(number, noun) if number else noun
 
 
 def _components(request: Request) -> Iterator[str]:
@@ -219,19 +226,20 @@ def _components(request: Request) -> Iterator[str]:
             f"up to {part.count} hosts" if part.count > 1 else "1 host",
             " and ".join(f"{request.role(name).count} {name}" for name in part.types),
         ]
+        words += [_gpus(part.gpus, part)] if part.gpus else []
         if part.cpus is not None:
             words.append(f"{counted(part.cpus, 'CPU')} per task")
-        yield f"partition {part.partition}: {', '.join(words)}"
+        yield f"{f'partition {part.partition}' if part.partition else 'in addition'}: {', '.join(words)}"
 
 
 def _workers(request: Request, slots: str) -> int | None:
     """How many workers the requested hosts have room for; None where the scheduler decides it."""
-    gpus = {role.gpus for role in request.roles if role.gpus}
+    gpus = {role.gpus for role in request.own_roles if role.gpus}
     low, high = request.nodes
     per_node = request.chosen("tasks_per_node") or (request.tasks_per_node if request.chosen("gpus_per_node") else None)
     if slots or low != high or per_node is None or request.chosen("nodes") is None or len(gpus) > 1:
         return None
-    leaders = [role for role in request.roles if role.type in LEADERS and (role.gpus or not gpus)]
+    leaders = [role for role in request.own_roles if role.type in LEADERS and (role.gpus or not gpus)]
     return low * per_node - sum(role.count or 0 for role in leaders)
 
 

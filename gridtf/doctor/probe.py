@@ -130,14 +130,14 @@ def job_spec(nodes: int, given: Configured, *, end: bool = False) -> JobSpec:
         SpecError: For a number of hosts that is not possible.
         SchedulerError: When no scheduler is named, and the one of this machine is not set up.
     """
-    spec = given.spec
+    spec = given.spec.with_gpus_per_node
     name = spec.scheduler or schedulers.to_submit_to(os.environ)
     local = name == "local"
     end = end and not local
     by_option = given.sources.get("time", "").startswith("-")
     words = [f"{measure.PROGRAM}{program}" for program in container_programs(spec)]
     words += [measure.END] if end else []
-    no_gpus = spec.gpus_per_node is None and spec.gpus_per_task is None
+    no_gpus = spec.gpus_per_node is None and spec.gpus_per_task is None and not spec.gpu_model
     return spec.replace(
         scheduler=name,
         name=NAME,

@@ -109,6 +109,8 @@ def _whole(key: str, value: object, least: int) -> None:
         meant = plain if re.fullmatch("[0-9]{1,9}", plain) and int(plain) >= least else ""
         quoted = meant and meant == value
         hint = f"write {meant}, without quotes" if quoted else f"write a number, such as {meant or max(least, 2)}"
+        if key.rpartition(".")[2] in units.GPU_KEYS and str(value)[:1].isalpha():
+            hint = f'write the number as well, such as "{value}:2"'
         raise SpecError(key, f"{spell(value)} is not a whole number of {least} or more", hint=hint)
     if isinstance(value, int) and value > units.MOST:
         raise SpecError(key, f"{value} is more than the maximum, {units.MOST}")
@@ -262,7 +264,7 @@ def _parsed(key: str, value: str | int | None, parse: Callable[[str | int], obje
 
 
 def _check_texts(spec: JobSpec) -> None:
-    for key in ("scheduler", "python", "chdir", "template", "run_dir", "run_root"):
+    for key in ("scheduler", "gpu_model", "python", "chdir", "template", "run_dir", "run_root"):
         check_text(key, getattr(spec, key))
     if spec.name is not None and not (isinstance(spec.name, str) and _NAME.fullmatch(spec.name)):
         raise SpecError(
@@ -273,8 +275,8 @@ def _check_texts(spec: JobSpec) -> None:
     _command("command", spec.command, spec)
     _strings("setup", spec.setup, newlines=True)
     _strings("native", spec.native, newlines=False)
-    for host in spec.exclude:
-        check_text("exclude", host)
+    for host in (*spec.nodelist, *spec.exclude):
+        check_text("exclude" if host in spec.exclude else "nodelist", host)
         if "=" in host:  # mpirun's -x
             raise SpecError(
                 "exclude", f"{spell(host)} is not the name of a host", hint=f"a variable is set by --env {host}"
@@ -314,7 +316,7 @@ def _check_sizes(spec: JobSpec) -> None:
     if spec.mem is not None and spec.mem_per_task is not None:
         raise SpecError("mem_per_task", "memory is requested both per task and per host", hint="keep one of them")
     _parsed("nodes", spec.nodes, units.parse_nodes, "a number, or a range such as 2-4")
-    least_of = {"gpus_per_node": 0, "tasks_per_node": 1, "gpus_per_task": 0, "cpus_per_task": 1}
+    least_of = {"gpus_per_node": 0, "gpus": 0, "tasks_per_node": 1, "gpus_per_task": 0, "cpus_per_task": 1}
     for key, least in {**least_of, "restarts": 0, "spare_nodes": 0}.items():
         _whole(key, getattr(spec, key), least)
     for key in ("start_timeout", "heartbeat_timeout", *_MAY_BE_ZERO):
@@ -335,6 +337,7 @@ def _check_sizes(spec: JobSpec) -> None:
     if spec.gpus_per_node and spec.gpus_per_task and spec.gpus_per_task > spec.gpus_per_node:
         what = f"{spec.gpus_per_task} GPUs per task, but gpus_per_node is {spec.gpus_per_node}"
         raise SpecError("gpus_per_task", what, hint=f"write gpus_per_node = {spec.gpus_per_task} or more")
+    _ = spec.with_gpus_per_node
 
 
 def _in_seconds(value: object) -> str:
@@ -410,7 +413,7 @@ def _check_tasks(spec: JobSpec) -> None:
         _whole(f"{key}.gpus", table.gpus, 0)
         _whole(f"{key}.cpus", table.cpus, 1)
         _parsed(f"{key}.mem", table.mem, units.parse_memory, _MEM_FORMS)
-        _check_partition(f"{key}.partition", task_type, spec)
+        _check_place(key, task_type, spec)
         _check_membership(f"{key}.in_cluster", task_type, spec)
         _check_on_failure(f"{key}.on_failure", task_type, spec)
         _environment(f"{key}.env", table.env, spec)
@@ -458,15 +461,19 @@ def _check_leader(spec: JobSpec) -> None:
         raise SpecError("leader", "there is no worker that could lead", hint='write leader = "chief"')
 
 
-def _check_partition(key: str, task_type: str, spec: JobSpec) -> None:
-    partition = spec.task(task_type).partition
+def _check_place(table: str, task_type: str, spec: JobSpec) -> None:
+    key, partition, model = f"{table}.partition", spec.task(task_type).partition, spec.task(task_type).gpu_model
     check_text(key, partition)
-    if partition not in (None, spec.partition) and spec.row(task_type).takes_gpu:
+    check_text(f"{table}.gpu_model", model)
+    if model and (not spec.row(task_type).takes_gpu or spec.task(task_type).gpus == 0):
+        raise SpecError(f"{table}.gpu_model", f"a {task_type} takes no GPU here", hint="leave it out")
+    if partition not in (None, spec.partition) and spec.row(task_type).takes_gpu and not spec.apart(task_type):
         non_training = ", ".join(name for name in spec.types if not spec.row(name).takes_gpu)
         raise SpecError(
             key,
             f"a {task_type} trains, and training tasks run on the job's own partition",
-            hint=f"set the job's partition instead; only {non_training} can have one of their own",
+            hint=f"set the job's partition instead; only {non_training} can have one of their own, "
+            "and a leader with another gpu_model",
         )
 
 
@@ -503,6 +510,8 @@ def _check_mpi(spec: JobSpec) -> None:
         if spec.count(name) != 0 and (spec.serves(name) or not spec.row(name).trains):
             what = f"all tasks are ranks of the world, and a {name} cannot be one"
             raise SpecError("mpi", what, hint="leave out mpi, or that type of task")
+    if name := next((name for name in spec.types if spec.count(name) != 0 and spec.apart(name)), ""):
+        raise SpecError(f"tasks.{name}.gpu_model", "all ranks have GPUs of one model", hint="leave it out, or mpi")
     if spec.contained:
         hint = "start containers by mpirun yourself, in a job script, where each process calls gridtf_join"
         raise SpecError("mpi", "ranks are not started in containers", hint=hint)

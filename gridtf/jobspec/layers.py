@@ -18,8 +18,9 @@ from gridtf.jobspec.checks import A_TYPE_OF_ONE_S_OWN, spell
 from gridtf.jobspec.jobfile import load
 from gridtf.jobspec.limits import Limit
 from gridtf.jobspec.options import Key, Option, Table, aliases
-from gridtf.jobspec.spec import JobSpec, TaskSpec, container_path
+from gridtf.jobspec.spec import ONE_MODEL, JobSpec, TaskSpec, container_path
 from gridtf.jobspec.tasktypes import TASK_TYPES
+from gridtf.jobspec.units import GPU_KEYS, split_gpus
 from gridtf.text import plain, toml
 from gridtf.values import Value, fields
 
@@ -156,7 +157,7 @@ class Reader(Value):
                 raise UsageError(f"{variable}: there is no such option", hint=hint)
             parts = text.splitlines() if option.kind.repeats else [text]
             self._add(layer, option, parts, variable)
-        return layer
+        return _with_models(layer)
 
     def flags(self, given: Given, command: Sequence[str] | None) -> Layer:
         """Read the command line.
@@ -179,7 +180,7 @@ class Reader(Value):
                 self._add(layer, option, [text], flag)
         if command:
             _put(layer, ARGS if command[0].startswith("-") else COMMAND, Sourced(tuple(command), COMMAND_LINE))
-        return layer
+        return _with_models(layer)
 
     def _add(self, layer: Layer, option: Option, texts: Sequence[str], source: str) -> None:
         for text in texts:
@@ -258,12 +259,33 @@ class _Tables(Value):
                 raise UsageError(f"{place}: {' and '.join(twins)} are two names of one key", hint="keep one of them")
             source = place if canonical == key else f"{place} ({key[0]})"
             layer[canonical] = _valued(canonical, value, source, self.folder, self.reader.environ)
-        return layer
+        return _with_models(layer)
 
     def _place(self, key: Key) -> str:
         """``FILE:LINE`` of a key, or of the innermost table around it that has a line."""
         within = (key[:end] for end in range(len(key), 0, -1))
         return f"{self.name}:{next((self.lines[part] for part in within if part in self.lines), 1)}"
+
+
+def _with_models(layer: Layer) -> Layer:
+    """The layer with numbers of GPUs alone in place of values such as "a100:4", and with the model as a key of its own,
+    so that a layer above it can change one of them.
+
+    Raises:
+        UsageError: When such values of a job, or of a task type, name different models.
+    """
+    for table in dict.fromkeys(key[:-1] for key in layer if key[-1] in GPU_KEYS and len(key) % 2):  # no params
+        known = {key[-1]: value for key, value in layer.items() if key[:-1] == table}
+        try:
+            made = split_gpus({name: value.value for name, value in known.items()})
+        except ValueError as error:
+            source = next(value.source for name, value in known.items() if name in GPU_KEYS)
+            raise UsageError(f"{source}: {error}", hint=ONE_MODEL) from None
+        named = next((known[name].source for name in made if name in GPU_KEYS), "")
+        for name, value in made.items():
+            key: Key = (*table, name)
+            layer[key] = Sourced(value, known[name].source if name in known else named)
+    return layer
 
 
 def _put(layer: Layer, key: Key, value: Sourced) -> None:

@@ -78,6 +78,7 @@ def check(spec: JobSpec, sources: Mapping[str, str], limits: Mapping[str, Limit]
         SpecError: For the first limit that the job exceeds, or the first required key that it lacks.
     """
     advice = str(limits["message"].value) if "message" in limits else ""
+    spec = spec.with_gpus_per_node
     for name, (key, requested) in _MOST.items():
         count = requested(spec)
         if name in limits and count is not None and count > limits[name].value:

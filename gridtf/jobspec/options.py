@@ -50,11 +50,21 @@ def _arguments(text: str) -> object:
         raise UsageError(f"a quote is not closed in {text}", hint="write it as in a shell") from None
 
 
+def _gres(text: str) -> object:
+    """The GPUs of Slurm's ``--gres``: ``gpu``, ``gpu:4``, ``gpu:a100``, ``gpu:a100:4``."""
+    if not re.fullmatch(r"(gres[:/])?gpu(:[\w.+-]+){0,2}", text, re.ASCII):
+        others = ",".join(part for part in text.split(",") if not re.match(r"(gres[:/])?gpu", part))
+        hint = f"pass others on: --native=--gres={others}" if others else "write gpu:4, or gpu:a100:4"
+        raise UsageError(f"{text} is not only GPUs of one model", hint=hint)
+    return text if re.search(r":\d+$", text) else f"{text}:1"
+
+
 _TRUTHS = {"1": True, "true": True, "0": False, "false": False}
 KINDS = {
     "text": Kind(),
     "whole": Kind(_number(int)),
     "size": Kind(_number(int)),  # or text that JobSpec parses, such as 2h
+    "gres": Kind(_gres),
     "seconds": Kind(_number(float)),
     "lines": Kind(lambda text: (text,), repeats=True),
     "words": Kind(lambda text: tuple(word.strip() for word in text.split(",") if word.strip())),
@@ -144,9 +154,11 @@ _TABLE = {
         ("profile", "--profile", "text", "NAME", "values under [profiles.NAME] of the site, your or the job file"),
         ("name", "--name -J", "text", "NAME", "the job's name"),
         ("nodes", "--nodes -N", "size", "N[-M]", "hosts"),
-        ("gpus_per_node", "--gpus-per-node", "whole", "N", "GPUs on each host"),
+        ("gpus_per_node", "--gpus-per-node", "size", "[MODEL:]N", "GPUs on each host, such as 4 or a100:4"),
+        ("gpus_per_node", "--gres", "gres", "gpu[:MODEL]:N", "the same, in Slurm's words"),
+        ("gpus", "--gpus -G", "size", "[MODEL:]N", "GPUs of all hosts together"),
         ("tasks_per_node", "--tasks-per-node", "whole", "N", "training tasks on each host, if GPUs do not decide it"),
-        ("gpus_per_task", "--gpus-per-task", "whole", "N", "GPUs of each training task"),
+        ("gpus_per_task", "--gpus-per-task", "size", "[MODEL:]N", "GPUs of each training task"),
         ("cpus_per_task", "--cpus-per-task -c", "whole", "N", "CPUs of each task"),
         ("mem_per_task", "--mem-per-task", "size", "SIZE", "memory of each task, such as 8G"),
         ("mem", "--mem", "size", "SIZE", "memory of each host instead, such as 16G"),
@@ -212,7 +224,7 @@ def of_scheduler(key: str, flags: str, metavar: str, text: str, *, kind: str = "
 
 def aliases(table: Table) -> dict[str, str]:
     """Other names of keys that job files accept, from further long flags: ``queue`` -> ``partition``."""
-    plain = [option for option in table if option.metavar and "." not in option.key]
+    plain = [one for one in table if one.metavar and "." not in one.key and one.kind is not KINDS["gres"]]
     names = {flag[2:].replace("-", "_"): option.key for option in plain for flag in option.flags if flag[1] == "-"}
     return {name: key for name, key in names.items() if name != key}
 

@@ -14,7 +14,7 @@ from typing import Any
 from gridtf.errors import SpecError
 from gridtf.jobspec.checks import check_text
 from gridtf.jobspec.options import KINDS, Option
-from gridtf.jobspec.spec import JobSpec
+from gridtf.jobspec.spec import JobSpec, TaskSpec
 from gridtf.jobspec.tasktypes import LEADERS, TaskType, properties
 from gridtf.jobspec.units import MOST, parse_memory
 from gridtf.text import counted
@@ -58,7 +58,7 @@ class Role(Value):
 
 
 class Component(Value):
-    """What a job requests of one partition: a component of a heterogeneous Slurm job.
+    """What a job requests of one partition, or of one model of GPUs: a component of a heterogeneous Slurm job.
 
     Attributes:
         partition: Its name; None: the scheduler's default.
@@ -66,6 +66,8 @@ class Component(Value):
         count: Number of these tasks; 0 for the first component, whose number of workers may be open.
         cpus: CPUs of the largest of these tasks; None when not specified.
         mem: Memory of the largest of these tasks in MiB; None when not specified.
+        gpus: GPUs of each of these tasks; 0 for the first component, whose hosts have gpus_per_node.
+        gpu_model: The model of the GPUs; empty: any.
     """
 
     partition: str | None
@@ -73,6 +75,13 @@ class Component(Value):
     count: int = 0
     cpus: int | None = None
     mem: int | None = None
+    gpus: int = 0
+    gpu_model: str = ""
+
+    @property
+    def key(self) -> str:
+        """The key that made it a component of its own."""
+        return f"tasks.{self.types[0]}.{'gpu_model' if self.gpus else 'partition'}"
 
 
 class Request(Value):
@@ -84,7 +93,8 @@ class Request(Value):
         nodes: (fewest, most) hosts of the job's own partition.
         tasks_per_node: Training tasks per host; ps and evaluator tasks are not counted.
         gpus_per_node: GPUs per host; 0 without GPUs.
-        gpus_per_task: GPUs of the training task that has the most; 0 without GPUs.
+        gpus_per_task: GPUs of the training task that has the most; 0 without GPUs. This, and what follows, is of the
+            job's own partition.
         training: Number of training tasks; None: as many as the allocation has room for.
         roles: The request of each task type that has tasks, in rank order.
         components: The partitions of the job; the first is the job's own.
@@ -148,14 +158,19 @@ class Request(Value):
         walltime is not known."""
         if self.walltime is None:
             return None
-        cores = self.tasks_per_node * (self.task_cpus or 1) + self.host_non_training_cpus
-        amount = self.allocated_nodes[1] * (self.gpus_per_node or cores)
-        if not self.gpus_per_node and "slots" in self.options:
-            amount = int(str(self.options["slots"]).rpartition("-")[2])
-        elif not self.gpus_per_node:
-            amount += sum(other.count * (other.cpus or 1) for other in self.components[1:])
+        hosts, others = self.allocated_nodes[1], self.components[1:]
+        gpus = hosts * self.gpus_per_node + sum(other.count * other.gpus for other in others)
+        cores = hosts * (self.tasks_per_node * (self.task_cpus or 1) + self.host_non_training_cpus)
+        cores += sum(other.count * (other.cpus or 1) for other in others)
+        if "slots" in self.options:
+            cores = int(str(self.options["slots"]).rpartition("-")[2])
         jobs = -(-len(self.elements) // self.pack) or 1
-        return amount * jobs * self.walltime / 3600, "GPU" if self.gpus_per_node else "core"
+        return (gpus or cores) * jobs * self.walltime / 3600, "GPU" if gpus else "core"
+
+    @property
+    def own_roles(self) -> tuple[Role, ...]:
+        """The roles on the job's own partition."""
+        return tuple(role for role in self.roles if not role.component)
 
     def gpus_of(self, task_type: str, default: int) -> int:
         """GPUs of one task of this type.
@@ -170,7 +185,7 @@ class Request(Value):
     @property
     def gpu_share(self) -> int:
         """The most GPUs of which all tasks with GPUs have a multiple: those of each where all have the same."""
-        return gcd(*(role.gpus or 0 for role in self.roles))
+        return gcd(*(role.gpus or 0 for role in self.own_roles))
 
     @property
     def shares(self) -> int | None:
@@ -186,13 +201,13 @@ class Request(Value):
 
     def most_gpus(self, default: int) -> int:
         """GPUs of the task that has the most; default as in gpus_of."""
-        return max((self.gpus_of(role.type, default) for role in self.roles), default=0)
+        return max((self.gpus_of(role.type, default) for role in self.own_roles), default=0)
 
     def gpus_in_all(self, default: int) -> int | None:
         """GPUs of all tasks together; None where the number of workers is open. default as in gpus_of."""
         if self.role("worker").count is None:
             return None
-        return sum((role.count or 0) * self.gpus_of(role.type, default) for role in self.roles)
+        return sum((role.count or 0) * self.gpus_of(role.type, default) for role in self.own_roles)
 
     def to_dict(self, *, in_job: bool = False) -> dict[str, Any]:
         """Plain values for JSON.
@@ -253,13 +268,16 @@ def resolve(spec: JobSpec, scheduler: str, *, options: Sequence[Option] = (), me
     Raises:
         SpecError: For counts that do not fit, with the numbers, and when only some task types request memory.
     """
+    spec = spec.with_gpus_per_node
+    if not any(option.key == "gpu_model" for option in options):  # any GPU will do
+        spec = spec.replace(gpu_model=None, tasks={name: _of_any_model(spec, name) for name in spec.tasks})
     roles = _roles(spec)
-    training = _training_tasks(spec, roles)
-    gpus = max((role.gpus or 0 for role in roles), default=0)
-    low, high, per_node, gpus_per_node = _uneven_shape(spec, roles) or _shape(spec, training, gpus)
+    own = [role for role in roles if not role.component]
+    training = _training_tasks(own)
+    gpus = max((role.gpus or 0 for role in own), default=0)
+    low, high, per_node, gpus_per_node = _uneven_shape(spec, own) or _shape(spec, training, gpus)
     if memory:
         _need_all_memory(roles, spec)
-    own = [role for role in roles if not role.component]
     non_training = [role for role in own if not role.takes_gpu for _ in range(role.count or 0)]
     most_a_host = -(-len(non_training) // low)
     non_training_cpus = sorted((role.cpus or 0 for role in non_training), reverse=True)
@@ -283,6 +301,11 @@ def resolve(spec: JobSpec, scheduler: str, *, options: Sequence[Option] = (), me
         options=_options(spec, options),
         left_open=frozenset(name for name in _MAY_BE_OPEN if getattr(spec, name) is None),
     )
+
+
+def _of_any_model(spec: JobSpec, task_type: str) -> TaskSpec:
+    table = spec.task(task_type)
+    return table.replace(gpu_model=None, partition=None if spec.apart(task_type) else table.partition)
 
 
 def _options(spec: JobSpec, options: Sequence[Option]) -> dict[str, Any]:
@@ -315,7 +338,7 @@ def _roles(spec: JobSpec) -> tuple[Role, ...]:
                 gpus=(per_task if table.gpus is None else table.gpus) if row.takes_gpu else 0,
                 cpus=table.cpus or spec.cpus_per_task,
                 mem=None if mem is None else parse_memory(mem),
-                component=places.index(table.partition or spec.partition),
+                component=places.index(_place(spec, name)),
                 served=spec.serves(name),
                 in_cluster=spec.in_cluster(name),
                 kind=table.kind or "",
@@ -330,34 +353,46 @@ def _gpus_per_task(spec: JobSpec) -> int | None:
         return spec.gpus_per_task
     if spec.count("worker") != 0 and spec.task("worker").gpus:
         return spec.task("worker").gpus
-    if any(table.gpus for name, table in spec.tasks.items() if spec.count(name) != 0):
+    if any(table.gpus or table.gpu_model for name, table in spec.tasks.items() if spec.count(name) != 0):
         return 1  # only the leader's are specified
-    return None if spec.gpus_per_node is None else min(spec.gpus_per_node, 1)
+    if spec.gpus_per_node is None:
+        return 1 if spec.gpu_model else None
+    return min(spec.gpus_per_node, 1)
 
 
-def _places(spec: JobSpec) -> list[str | None]:
+_Place = tuple["str | None", "str | None"]  # a partition, and the model of GPUs there
+
+
+def _place(spec: JobSpec, task_type: str) -> _Place:
+    table = spec.task(task_type)
+    return table.partition or spec.partition, table.gpu_model if spec.apart(task_type) else spec.own_model
+
+
+def _places(spec: JobSpec) -> list[_Place]:
     """The partitions of the job, as the components of a heterogeneous job are numbered: the job's own, then those that
     task types name, in rank order."""
-    named = [spec.task(name).partition or spec.partition for name in spec.types if spec.count(name) != 0]
-    return list(dict.fromkeys([spec.partition, *named]))
+    named = [_place(spec, name) for name in spec.types if spec.count(name) != 0]
+    return list(dict.fromkeys([(spec.partition, spec.own_model), *named]))
 
 
 def _components(spec: JobSpec, roles: Sequence[Role]) -> tuple[Component, ...]:
     components = []
-    for number, partition in enumerate(_places(spec)):
+    for number, (partition, model) in enumerate(_places(spec)):
         members = [role for role in roles if role.component == number]
         types = tuple(role.type for role in members)
         if not number:  # its hosts are those of the request itself
-            components.append(Component(partition, types))
+            components.append(Component(partition, types, gpu_model=model or ""))
             continue
         cpus = max((role.cpus for role in members if role.cpus is not None), default=None)
         # without the job's mem, which is that of a host of the job's own partition
         mem = max((role.mem for role in members if role.mem is not None), default=None)
-        components.append(Component(partition, types, sum(role.count or 0 for role in members), cpus, mem))
+        gpus = max((role.gpus or 0 for role in members), default=0)
+        count = sum(role.count or 0 for role in members)
+        components.append(Component(partition, types, count, cpus, mem, gpus, (gpus and model) or ""))
     return tuple(components)
 
 
-def _training_tasks(spec: JobSpec, roles: Sequence[Role]) -> int | None:
+def _training_tasks(roles: Sequence[Role]) -> int | None:
     """Number of tasks that take a GPU or a slot; None when the number of workers is open.
 
     A leader without a GPU (``[tasks.chief] gpus = 0``) takes neither when the workers take GPUs.

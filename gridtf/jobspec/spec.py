@@ -14,9 +14,12 @@ from gridtf.values import Value, fields
 Strings = tuple[str, ...] | list[str]
 # The keys of a job that are lists of strings.
 LISTS = (
-    *("command", "serve", "exclude", "native", "setup", "host_setup", "stage", "on"),
+    *("command", "serve", "nodelist", "exclude", "native", "setup", "host_setup", "stage", "on"),
     *("after", "after_any", "after_failed", "container_binds", "container_command"),
 )
+
+
+ONE_MODEL = "keep one of them; a leader whose GPUs differ has its own under [tasks.chief]"
 
 
 class _Keywords(Value):
@@ -41,11 +44,14 @@ class TaskSpec(_Keywords):
     Attributes:
         count: Number of tasks. None: as many workers as the allocation has room for, unless only a client is to train;
             one task of another type that has a table, none of a type without one.
-        gpus: GPUs per task. None: the job's ``gpus_per_task`` for a type that trains, else 0.
+        gpus: GPUs per task, also with their model as in "a100:2". None: the job's ``gpus_per_task`` for a type that
+            trains, else 0.
+        gpu_model: The model of these GPUs, where it differs from the job's. A leader whose GPUs differ from those of
+            the workers has a host of its own (Slurm only).
         cpus: CPUs per task. None: the job's ``cpus_per_task``.
         mem: Memory per task, in MiB or as text such as "8G". None: the job's ``mem_per_task``.
-        partition: For a type that takes no GPU: the partition its tasks run on (Slurm only), such as one without GPUs.
-            The job's ``mem`` does not apply there. None: the job's.
+        partition: For a type that takes no GPU, or GPUs of another model: the partition its tasks run on (Slurm only),
+            such as one without GPUs. The job's ``mem`` does not apply there. None: the job's.
         kind: What a type of the job's own is. A "service" runs beside the training, in no cluster: it is stopped when
             the training ends, and its failure does not end the job. A "member" is in TensorFlow's cluster, and is
             treated as a ps is. A "client" trains, and is in no cluster. None for TensorFlow's and gridtf's types.
@@ -62,6 +68,7 @@ class TaskSpec(_Keywords):
 
     count: int | None = None
     gpus: int | None = None
+    gpu_model: str | None = None
     cpus: int | None = None
     mem: str | int | None = None
     partition: str | None = None
@@ -76,6 +83,7 @@ class TaskSpec(_Keywords):
         if isinstance(command, list):
             object.__setattr__(self, "command", tuple(command))
         _copy_tables(self, "env")
+        _split_gpus(self)
 
 
 class JobSpec(_Keywords):
@@ -101,7 +109,9 @@ class JobSpec(_Keywords):
             Slurm's ``srun --mpi``, such as "pmix", or "gloo" for Horovod without MPI.
         success_policy: Which exit codes of 0 complete the job: those of "all" tasks that train, or the "chief"'s alone.
         nodes: Number of hosts, or a range such as "2-4". None: as many as the tasks need.
-        gpus_per_node: GPUs per host. None: what the tasks of a host need.
+        gpus_per_node: GPUs per host, also with their model as in "a100:4", which becomes ``gpu_model``; so may the next
+            ones. None: what the tasks of a host need.
+        gpus: GPUs of all hosts together, instead of ``gpus_per_node`` or of ``nodes``.
         tasks_per_node: Training tasks per host. None: one for each ``gpus_per_task`` GPUs of a host.
         gpus_per_task: GPUs per training task. None: 1 where hosts have GPUs, else 0.
         cpus_per_task: CPUs per task. None: the scheduler's default.
@@ -119,6 +129,13 @@ class JobSpec(_Keywords):
         account: Slurm's account, Grid Engine's project; a file may call it ``project``. None: the user's default.
         pe: Grid Engine's parallel environment.
         slots: Grid Engine's slots, a number or a range such as "8-16". None: what the tasks need.
+        qos: Slurm's quality of service.
+        gpu_model: The model of the GPUs, as the site calls it, such as "a100", or "1g.10gb" for a part of one.
+        gpu_model_resource: The site's resource (of Grid Engine) that tells the model of GPUs. None: found in qconf -sc.
+        constraint: Features that all hosts must have (Slurm's --constraint), or resources (Grid Engine's -l).
+        reservation: The advance reservation that the job runs in: its name (Slurm) or id (Grid Engine).
+        licenses: Licenses that the job needs, such as "matlab:2,tensor".
+        nodelist: Hosts that the job must use, as the scheduler calls them.
         gpu_resource: The site's name of its GPU resource (a complex of Grid Engine, complex(5)).
         gpu_variable: Name of the variable by which a Grid Engine site grants GPUs. None: those that gridtf knows.
         exclude: Hosts that the job must not use, as the scheduler calls them (Slurm and Grid Engine).
@@ -197,6 +214,7 @@ class JobSpec(_Keywords):
     success_policy: str = "all"
     nodes: int | str | None = None
     gpus_per_node: int | None = None
+    gpus: int | None = None
     tasks_per_node: int | None = None
     gpus_per_task: int | None = None
     cpus_per_task: int | None = None
@@ -212,6 +230,13 @@ class JobSpec(_Keywords):
     slots: int | str | None = None
     gpu_resource: str = "gpu"
     gpu_variable: str | None = None
+    qos: str | None = None
+    gpu_model: str | None = None
+    gpu_model_resource: str | None = None
+    constraint: str | None = None
+    reservation: str | None = None
+    licenses: str | None = None
+    nodelist: Strings = ()
     exclude: Strings = ()
     notify: str | None = None
     options: Mapping[str, Any] = {}
@@ -254,6 +279,7 @@ class JobSpec(_Keywords):
             object.__setattr__(self, name, as_tuple(name, getattr(self, name)))
         object.__setattr__(self, "tasks", _tables(self.tasks))
         _copy_tables(self, "params", "env", "options")
+        _split_gpus(self)
         for check in CHECKS:
             check(self)
 
@@ -261,6 +287,26 @@ class JobSpec(_Keywords):
     def walltime(self) -> int | None:
         """The walltime in seconds; None when not given."""
         return None if self.time is None else units.parse_walltime(self.time)
+
+    @property
+    def with_gpus_per_node(self) -> JobSpec:
+        """The same job with ``gpus``, the GPUs of all hosts, as GPUs per host and a number of hosts.
+
+        Raises:
+            SpecError: When the hosts cannot have as many GPUs each, or as many in all.
+        """
+        if self.gpus is None:
+            return self
+        each, (low, high) = self.gpus_per_node, self.node_range or (1, 1)
+        if each is None and low == high and not self.gpus % low:
+            return self.replace(gpus=None, gpus_per_node=self.gpus // low)
+        if each and self.nodes is None and self.gpus and not self.gpus % each:
+            return self.replace(gpus=None, nodes=self.gpus // each)
+        if each is not None and low == high and each * low == self.gpus:
+            return self.replace(gpus=None)
+        has = f"{'a range of' if low < high else low} hosts{'' if each is None else f' with {each} each'}"
+        what = f"{self.gpus} GPUs in all do not fit {has}"
+        raise SpecError("gpus", what, hint="leave gpus out, and write nodes = … and gpus_per_node = …")
 
     @property
     def seconds_to_save(self) -> int | None:
@@ -324,6 +370,21 @@ class JobSpec(_Keywords):
         """The task types that the job can have, in rank order: TensorFlow's and its own."""
         own = sorted(name for name in self.tasks if name not in tasktypes.TASK_TYPES)  # in the job as at the submission
         return tuple(sorted([*tasktypes.TASK_TYPES, *own], key=lambda name: not self.row(name).trains))
+
+    @property
+    def own_model(self) -> str | None:
+        """The model of the GPUs on the job's own hosts: that of the workers, in a job without any of its leader."""
+        return self.task(self._main_type).gpu_model or self.gpu_model
+
+    @property
+    def _main_type(self) -> str:
+        """The type whose hosts are the job's own: workers, in a job without any its leader."""
+        return next((name for name in ("worker", *tasktypes.LEADERS) if self.count(name) != 0), "worker")
+
+    def apart(self, task_type: str) -> bool:
+        """Whether the tasks of a type have GPUs of another model, and so other hosts, than the job's own."""
+        model = self.task(task_type).gpu_model
+        return bool(model) and task_type != self._main_type and model != self.own_model
 
     def row(self, task_type: str) -> tasktypes.TaskType:
         """How gridtf treats tasks of this type."""
@@ -444,6 +505,15 @@ def _copy_tables(spec: JobSpec | TaskSpec, *names: str) -> None:
     for name in names:
         if isinstance(value := getattr(spec, name), Mapping):
             object.__setattr__(spec, name, dict(value))
+
+
+def _split_gpus(spec: JobSpec | TaskSpec) -> None:
+    """Make numbers of GPUs plain that name a model as well, such as "a100:4"."""
+    try:
+        for name, value in units.split_gpus(vars(spec)).items():
+            object.__setattr__(spec, name, value)
+    except ValueError as error:
+        raise SpecError("gpu_model", str(error), hint=ONE_MODEL) from None
 
 
 def _tables(tasks: object) -> dict[str, TaskSpec]:

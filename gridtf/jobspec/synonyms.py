@@ -74,16 +74,14 @@ def meant(word: str, value: object, known: Collection[str] = ()) -> Meant:
     text = " ".join(map(str, value)) if isinstance(value, list | tuple) else value
     if settings := _of_scheduler(word, text):
         return Meant(settings)
+    name = long if (long := rows("letters").get(name, name)) in known else name
     if name in known:
         return Meant(((name, value, ""),))
     if settings := _item(name, text):
         return Meant(settings)
     targets = _target(name, rows("options")).split()
     if targets == ["nodes"] and isinstance(value, str) and re.match("[A-Za-z_]", value):
-        hosts = re.sub(r":\d+", "", value)  # without the slots of mpirun
-        slurm = ("native", f"--nodelist={hosts}", " (Slurm)")
-        sge = ("native", f"-l hostname={hosts.replace(',', '|')}", " (Grid Engine)")
-        return Meant((slurm, sge), choice=True)
+        return Meant((("nodelist", re.sub(r":\d+", "", value), ""),))  # without the slots of mpirun
     if targets == ["entry"] and isinstance(value, str) and as_program([value]):
         targets = ["command"]
     each = rows("each") if targets[1:] else {}
@@ -101,8 +99,6 @@ def _values(target: str, value: Any) -> list[tuple[Any, str]]:
     if target == "container" and value is not None:  # as Apptainer names it; pyxis writes HOST#NAME:TAG
         text = str(value)
         return [(text if "://" in text or container_path(text) else f"docker://{text.replace('#', '/')}", "")]
-    if target == "gpus_per_node" and isinstance(value, str):  # A100:8
-        return [(re.sub(r"^[A-Za-z][\w-]*:(\d+)$", r"\1", value), "")]
     return [(value, "")]
 
 
@@ -113,8 +109,8 @@ def _of_scheduler(flag: str, value: Any) -> tuple[Setting, ...]:
     if value is False:
         return ()
     if word == "gres" and value:
-        gpus = re.fullmatch(r"(?:gres[:/])?gpu(?::(\d+))?", str(value))
-        return (("gpus_per_node", int(gpus[1] or 1), "") if gpus else ("native", f"--gres={value}", ""),)
+        gpus = re.fullmatch(r"(?:gres[:/])?gpu(?::([\w.+-]+:\d+|\d+))?", str(value))
+        return (("gpus_per_node", gpus[1] or "1", "") if gpus else ("native", f"--gres={value}", ""),)
     if word == "pe":
         name, _, slots = str(value or "").partition(" ")
         return ("pe", name or None, ""), ("slots", slots or None, "")
@@ -387,7 +383,7 @@ def as_list(name: str, value: object) -> list[str]:
         except ValueError:  # an open quote
             words = [text]
         return (as_program(words) if name == "command" else None) or words
-    if name in ("serve", "exclude", "after", "after_any", "after_failed"):
+    if name in ("serve", "exclude", "nodelist", "after", "after_any", "after_failed"):
         return [word for word in re.split(r"[\s,]+", text) if word]
     return [line for line in text.splitlines() if line.strip()] or [text]
 

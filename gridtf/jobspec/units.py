@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 # Compiled where they are used: most commands parse none.
 _WALLTIMES = (
@@ -14,6 +15,8 @@ _WALLTIMES = (
 _SECONDS = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
 _MEMORY = r"(?ai)(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:i?B|i)?)?"
 _NODES = r"(?a)(\d+)(?:-(\d+))?"
+_GPUS = r"(?a)(?:(?:gres[:/])?gpu:)?(?:((?![0-9]+:)[A-Za-z0-9][\w.+-]*):)?(\d{1,18})"
+GPU_KEYS = ("gpus_per_node", "gpus_per_task", "gpus")  # whose values may name the model of the GPUs, too
 _MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024}
 
 # Linux refuses any single environment string of 128 KiB or more (execve(2), MAX_ARG_STRLEN).
@@ -124,3 +127,31 @@ def parse_nodes(text: str | int) -> tuple[int, int]:
         if 1 <= low <= high:
             return low, high
     raise ValueError(f"{str(text)!r} is not a node count")
+
+
+def split_gpus(values: Mapping[str, object]) -> dict[str, object]:
+    """Split numbers of GPUs that name a model as well, such as ``a100:4`` or ``1g.10gb:2``; Slurm's ``gpu:`` may be
+    before it.
+
+    Args:
+        values: Key -> value, of a job or of a task type.
+
+    Returns:
+        The values that change, as numbers, and ``gpu_model`` where one is named.
+
+    Raises:
+        ValueError: When they name different models.
+    """
+    made: dict[str, object] = {}
+    model = values.get("gpu_model")
+    for key in GPU_KEYS:
+        value = values.get(key)
+        match = re.fullmatch(_GPUS, value) if isinstance(value, str) and ":" in value else None
+        if match is None:
+            continue
+        made[key] = int(match[2])
+        if match[1] and model and str(model).lower() != match[1].lower():
+            raise ValueError(f"{model} and {match[1]} are two models of GPUs")
+        if model := match[1] or model:
+            made["gpu_model"] = model
+    return made

@@ -26,7 +26,7 @@ _LEAST_MIB = 512  # of a task: gridtf's own processes need a part of it
 _LEAST_MARGIN = 60.0  # seconds of walltime
 _FEWEST = 5  # samples of a task, below which its memory and CPUs are not taken
 _MOSTLY = 0.95  # of the samples of a task have used at most as many cores as are taken
-_LAYOUT = ("nodes", "tasks_per_node", "gpus_per_node", "gpus_per_task", "slots")
+_LAYOUT = ("nodes", "tasks_per_node", "gpus_per_node", "gpus", "gpus_per_task", "gpu_model", "slots")
 
 
 class Like:

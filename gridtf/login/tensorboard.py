@@ -31,7 +31,8 @@ _END_LIMIT = 5.0  # seconds that it has to end
 _LONGEST = "8:00:00"  # the walltime of a job without one in the site's or the user's file
 # What a job for TensorBoard has from the job whose results it shows.
 _SHARED = (
-    "partition", "account", "exclude", "options", "setup", "container", "container_binds", "container_command", "python"
+    "partition", "account", "qos", "reservation", "exclude", "options", "setup",
+    "container", "container_binds", "container_command", "python",
 )  # fmt: skip
 
 
@@ -130,6 +131,7 @@ def spec_of(job: Job, folder: Path) -> JobSpec:
         tasks={"worker": TaskSpec(count=1)},
         cpus_per_task=1,
         gpus_per_node=0,
+        gpus=0,
         time=site.time or _LONGEST,
         native=site.native,
         stall_after="off",

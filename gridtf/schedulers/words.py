@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from gridtf.errors import SpecError
-from gridtf.jobspec.options import of_scheduler
+from gridtf.jobspec.options import OPTIONS, of_scheduler
 
 if TYPE_CHECKING:
     from gridtf.jobspec.request import Request
@@ -17,6 +17,14 @@ PLACE = (
     of_scheduler("partition", "--partition -p --queue -q", "NAME", "Slurm's partition, Grid Engine's queue"),
     of_scheduler("account", "--account -A --project", "NAME", "Slurm's account, Grid Engine's project"),
 )
+GPU_MODEL = of_scheduler("gpu_model", "--gpu-model", "MODEL", "the model of the GPUs, such as a100 or 1g.10gb")
+# Which hosts, and what else a job needs there. qsub's -l takes constraint and licenses, too.
+CONSTRAINT, RESERVATION, LICENSES = NEEDS = (
+    of_scheduler("constraint", "--constraint -C", "EXPR", "features of nodes (Slurm), resources (Grid Engine)"),
+    of_scheduler("reservation", "--reservation", "NAME", "the advance reservation to run in"),
+    of_scheduler("licenses", "--licenses -L", "NAME[:N]", "licenses that the job needs, with commas between them"),
+)
+NODELIST = of_scheduler("nodelist", "--nodelist -w", "HOST[,HOST]", "hosts that the job must use", kind="words")
 EXCLUDE = of_scheduler("exclude", "--exclude -x", "HOST[,HOST]", "hosts that the job must not use", kind="words")
 NOTIFY = of_scheduler("notify", "--notify", "mail[:ADDRESS]", "have the scheduler send mail when the job ends")
 
@@ -79,3 +87,23 @@ def native(spec: JobSpec) -> tuple[str, ...]:
             hint = "write one option per string, such as '--qos=high'"
             raise SpecError("native", f"{option!r} is not an option", hint=hint)
     return tuple(spec.native)
+
+
+def refuse_native(text: str, option: str, value: str) -> NoReturn:
+    """Refuse a raw option for what a key requests.
+
+    Args:
+        text: The option as the user wrote it.
+        option: Its name.
+        value: Its value.
+
+    Raises:
+        SpecError: Always; it says what to write.
+    """
+    from gridtf.jobspec import synonyms
+
+    hint = synonyms.key(option.replace("-", "_"), value or None, OPTIONS)
+    why = "gridtf places the tasks, and would not know of it"
+    raise SpecError(
+        "native", f"{text} is requested by a key", why=why, hint=hint or "write gpus_per_task and cpus_per_task"
+    )

@@ -80,20 +80,23 @@ _CGROUP_SETTINGS = {"ProctrackType": "proctrack/cgroup", "TaskPlugin": "task/cgr
 
 
 def files(*, cgroups: bool, extra: Mapping[str, str], options: Sequence[str], version: str = "") -> Mapping[str, str]:
-    """File name in /etc/slurm -> text. options: KEY=VALUE lines that override those here and in extra, or are added."""
-    single, lines = _sort(options)
+    """File name in /etc/slurm -> text. options: KEY=VALUE lines that override those here and in extra, or are added;
+    HOST.KEY=VALUE of a node."""
+    hosts = _nodes(options)
+    single, lines = _sort([option for option in options if option.partition(".")[0] not in hosts])
     settings = {**_SETTINGS, **(_CGROUP_SETTINGS if cgroups else {}), **extra}
     for key in list(settings):
         if key.lower() in single:
             del settings[key]
     text = [f"{key}={value}" for key, value in settings.items()]
     text += [f"{key}={value}" for key, value in single.values()]
-    text += [_node(host) for host in NODES]
+    text += [" ".join(f"{key}={value}" for key, value in values.items()) for values in hosts.values()]
     text += [f"PartitionName={name} Nodes={','.join(hosts)} State=UP {more}" for name, hosts, more in _PARTITIONS]
     text += lines
     return {
         "slurm.conf": "\n".join(text) + "\n",
-        "gres.conf": f"AutoDetect=off\nNodeName={','.join(GPU_HOSTS)} Name=gpu File={DEVICE}[0-{GPUS - 1}]\n",
+        "gres.conf": "\n".join(["AutoDetect=off", *(line for values in hosts.values() for line in _gres(values))])
+        + "\n",
         # 20.11 knows no other version of control groups, and refuses the key
         "cgroup.conf": f"{'' if version == '20.11' else 'CgroupPlugin=cgroup/v1'}\nCgroupMountpoint=/sys/fs/cgroup\n"
         f"ConstrainDevices={'yes' if cgroups else 'no'}\nConstrainCores=no\n"
@@ -101,12 +104,40 @@ def files(*, cgroups: bool, extra: Mapping[str, str], options: Sequence[str], ve
     }
 
 
-def _node(host: str) -> str:
-    gpus = f" Gres=gpu:{GPUS}" if host in GPU_HOSTS else ""
-    return (
-        f"NodeName={host} NodeAddr={ADDRESSES[host]} CPUs={CPUS} Boards=1 SocketsPerBoard=1 CoresPerSocket={CPUS} "
-        f"ThreadsPerCore=1 RealMemory=16000{gpus} State=UNKNOWN"
-    )
+def _nodes(options: Sequence[str]) -> dict[str, dict[str, str]]:
+    """The line of slurm.conf for each host, as its keys and values: ``n1.Feature=ib`` adds to that of n1."""
+    made = {}
+    for host in NODES:
+        size = {"CPUs": str(CPUS), "Boards": "1", "SocketsPerBoard": "1", "CoresPerSocket": str(CPUS)}
+        made[host] = {
+            "NodeName": host,
+            "NodeAddr": ADDRESSES[host],
+            **size,
+            "ThreadsPerCore": "1",
+            "RealMemory": "16000",
+        }
+        if host in GPU_HOSTS:
+            made[host]["Gres"] = f"gpu:{GPUS}"
+        made[host]["State"] = "UNKNOWN"
+    for option in options:
+        host, dot, rest = option.partition(".")
+        if dot and host in made:
+            key, _, value = rest.partition("=")
+            made[host][key] = value
+    return made
+
+
+def _gres(values: Mapping[str, str]) -> list[str]:
+    """The lines of gres.conf for a node: its Gres may be ``gpu:4``, or ``gpu:a100:2,gpu:1g.10gb:2`` with types."""
+    lines = []
+    first = 0
+    for part in filter(None, values.get("Gres", "").split(",")):
+        *kind, count = part.split(":")[1:]
+        last = first + int(count) - 1
+        kinds = f" Type={kind[0]}" if kind else ""
+        lines.append(f"NodeName={values['NodeName']} Name=gpu{kinds} File={DEVICE}[{first}-{last}]\n")
+        first = last + 1
+    return lines
 
 
 def _sort(options: Sequence[str]) -> tuple[dict[str, tuple[str, str]], list[str]]:

@@ -40,7 +40,7 @@ export GRIDTF_REQUEST='{
   "gpus_per_task": 0,
   "training": 8,
   "roles": [{"type": "worker", "count": 8, "gpus": null, "cpus": null, "mem": null, "component": 0, "served": false, "in_cluster": true, "kind": ""}, {"type": "ps", "count": 2, "gpus": 0, "cpus": 4, "mem": null, "component": 0, "served": true, "in_cluster": true, "kind": ""}],
-  "components": [{"partition": null, "types": ["worker", "ps"], "count": 0, "cpus": null, "mem": null}],
+  "components": [{"partition": null, "types": ["worker", "ps"], "count": 0, "cpus": null, "mem": null, "gpus": 0, "gpu_model": ""}],
   "task_cpus": 1,
   "non_training_cpus": 8,
   "host_non_training_cpus": 8,

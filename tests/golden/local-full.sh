@@ -80,7 +80,7 @@ export GRIDTF_REQUEST='{
   "gpus_per_task": 0,
   "training": 3,
   "roles": [{"type": "chief", "count": 1, "gpus": null, "cpus": 2, "mem": null, "component": 0, "served": false, "in_cluster": true, "kind": ""}, {"type": "worker", "count": 2, "gpus": null, "cpus": 2, "mem": null, "component": 0, "served": false, "in_cluster": true, "kind": ""}, {"type": "ps", "count": 1, "gpus": 0, "cpus": 2, "mem": null, "component": 0, "served": false, "in_cluster": true, "kind": ""}],
-  "components": [{"partition": null, "types": ["chief", "worker", "ps"], "count": 0, "cpus": null, "mem": null}],
+  "components": [{"partition": null, "types": ["chief", "worker", "ps"], "count": 0, "cpus": null, "mem": null, "gpus": 0, "gpu_model": ""}],
   "task_cpus": 2,
   "non_training_cpus": 2,
   "host_non_training_cpus": 2,

@@ -58,7 +58,7 @@ export GRIDTF_REQUEST='{
   "gpus_per_task": 1,
   "training": 8,
   "roles": [{"type": "worker", "count": 8, "gpus": 1, "cpus": null, "mem": null, "component": 0, "served": false, "in_cluster": true, "kind": ""}, {"type": "ps", "count": 2, "gpus": 0, "cpus": null, "mem": null, "component": 0, "served": false, "in_cluster": true, "kind": ""}],
-  "components": [{"partition": "gpu.q", "types": ["worker", "ps"], "count": 0, "cpus": null, "mem": null}],
+  "components": [{"partition": "gpu.q", "types": ["worker", "ps"], "count": 0, "cpus": null, "mem": null, "gpus": 0, "gpu_model": ""}],
   "task_cpus": null,
   "non_training_cpus": 0,
   "host_non_training_cpus": 0,

@@ -53,7 +53,7 @@ export GRIDTF_REQUEST='{
   "gpus_per_task": 0,
   "training": 8,
   "roles": [{"type": "worker", "count": 8, "gpus": null, "cpus": 2, "mem": null, "component": 0, "served": false, "in_cluster": true, "kind": ""}, {"type": "ps", "count": 2, "gpus": 0, "cpus": 4, "mem": null, "component": 0, "served": false, "in_cluster": true, "kind": ""}, {"type": "evaluator", "count": 1, "gpus": 0, "cpus": 1, "mem": null, "component": 0, "served": false, "in_cluster": false, "kind": ""}],
-  "components": [{"partition": null, "types": ["worker", "ps", "evaluator"], "count": 0, "cpus": null, "mem": null}],
+  "components": [{"partition": null, "types": ["worker", "ps", "evaluator"], "count": 0, "cpus": null, "mem": null, "gpus": 0, "gpu_model": ""}],
   "task_cpus": 2,
   "non_training_cpus": 9,
   "host_non_training_cpus": 8,

@@ -71,7 +71,7 @@ export GRIDTF_REQUEST='{
   "gpus_per_task": 1,
   "training": null,
   "roles": [{"type": "worker", "count": null, "gpus": 1, "cpus": 6, "mem": null, "component": 0, "served": false, "in_cluster": true, "kind": ""}],
-  "components": [{"partition": "gpu,long", "types": ["worker"], "count": 0, "cpus": null, "mem": null}],
+  "components": [{"partition": "gpu,long", "types": ["worker"], "count": 0, "cpus": null, "mem": null, "gpus": 0, "gpu_model": ""}],
   "task_cpus": 6,
   "non_training_cpus": 0,
   "host_non_training_cpus": 0,

@@ -70,7 +70,7 @@ export GRIDTF_REQUEST='{
   "gpus_per_task": 1,
   "training": 4,
   "roles": [{"type": "chief", "count": 1, "gpus": 1, "cpus": 2, "mem": 1024, "component": 0, "served": false, "in_cluster": true, "kind": ""}, {"type": "worker", "count": 3, "gpus": 1, "cpus": 2, "mem": 1024, "component": 0, "served": false, "in_cluster": true, "kind": ""}, {"type": "ps", "count": 2, "gpus": 0, "cpus": 3, "mem": 2048, "component": 1, "served": false, "in_cluster": true, "kind": ""}, {"type": "evaluator", "count": 1, "gpus": 0, "cpus": 2, "mem": 1024, "component": 0, "served": false, "in_cluster": false, "kind": ""}],
-  "components": [{"partition": "gpu", "types": ["chief", "worker", "evaluator"], "count": 0, "cpus": null, "mem": null}, {"partition": "cpu", "types": ["ps"], "count": 2, "cpus": 3, "mem": 2048}],
+  "components": [{"partition": "gpu", "types": ["chief", "worker", "evaluator"], "count": 0, "cpus": null, "mem": null, "gpus": 0, "gpu_model": ""}, {"partition": "cpu", "types": ["ps"], "count": 2, "cpus": 3, "mem": 2048, "gpus": 0, "gpu_model": ""}],
   "task_cpus": 2,
   "non_training_cpus": 2,
   "host_non_training_cpus": 2,

@@ -50,7 +50,7 @@ export GRIDTF_REQUEST='{
   "gpus_per_task": 0,
   "training": null,
   "roles": [{"type": "worker", "count": null, "gpus": null, "cpus": null, "mem": null, "component": 0, "served": false, "in_cluster": true, "kind": ""}],
-  "components": [{"partition": null, "types": ["worker"], "count": 0, "cpus": null, "mem": null}],
+  "components": [{"partition": null, "types": ["worker"], "count": 0, "cpus": null, "mem": null, "gpus": 0, "gpu_model": ""}],
   "task_cpus": null,
   "non_training_cpus": 0,
   "host_non_training_cpus": 0,

@@ -23,6 +23,13 @@ BEDS: dict[str, dict[str, object]] = {
     "constrained_slurm": {"cgroups": True, "options": ["WaitTime=1"]},
     # srun listens on ports that no task has
     "two_network_slurm": {"second_network": True, "options": ["SrunPortRange=61001-62000"]},
+    # a site that has grown: models of GPUs are types on some hosts, and features of others
+    "models_slurm": {
+        "options": [
+            *("n1.Gres=gpu:a100:4", "n1.Feature=ib", "n2.Gres=gpu:a100:2,gpu:1g.10gb:2"),
+            *("n3.Feature=v100,ib", "n4.Feature=v100", "Licenses=tensor:4"),
+        ],
+    },
     "accounting_slurm": {"accounting": True, "options": ["MinJobAge=2", "AccountingStorageEnforce=associations"]},
     "sge": {},
     "laggy_sge": {"shared": "laggy"},

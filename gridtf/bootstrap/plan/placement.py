@@ -62,7 +62,8 @@ def place(allocation: Allocation, request: Request) -> tuple[PlacedTask, ...]:
 
     Training tasks are spread as evenly as the hosts' capacity allows and numbered host by host. Tasks without a GPU
     (ps, evaluator, data workers) are distributed in turn, beginning with the hosts that have the fewest tasks: types
-    with a partition of their own to the hosts of that partition, other types to the hosts of the training tasks.
+    with a partition of their own to the hosts of that partition, other types to the hosts of the training tasks. A
+    leader whose GPUs are of another model is on a host of its own.
 
     Args:
         allocation: The hosts that the scheduler allocated.
@@ -78,14 +79,20 @@ def place(allocation: Allocation, request: Request) -> tuple[PlacedTask, ...]:
     hosts = [host for host in everywhere if not host.component]
     gpus = int(any(host.gpus for host in hosts))  # of a training task, where the user has not set them
     leader = next((name for name in LEADERS if request.role(name).count), None)
-    start, room = _seats(hosts, leader, gpus, request)
+    apart = leader is not None and request.role(leader).component and len(hosts) < len(everywhere)
+    start, room = _seats(hosts, None if apart else leader, gpus, request)
+    if leader is not None and apart:
+        role = request.role(leader)
+        places = [number for number, host in enumerate(everywhere) if host.component == role.component]
+        start = next((number for number in places if (everywhere[number].gpus or 0) >= (role.gpus or 0)), None)
     workers = request.role("worker").count
     if workers is None:
         workers = sum(room) or (0 if leader else 1)  # without any room: the error that follows says what is requested
     if leader is not None and start is None:
         raise _too_few(hosts, leader, workers, 0, gpus, request)
     if workers > sum(room):
-        raise _too_few(hosts, leader, workers, sum(room) + (leader is not None), gpus, request)
+        beside = None if apart else leader
+        raise _too_few(hosts, beside, workers, sum(room) + (beside is not None), gpus, request)
     _refuse_many(workers, request)
     load = [int(number == start) for number in range(len(everywhere))]
     members = [] if leader is None else [(leader, 0)]
@@ -96,12 +103,12 @@ def place(allocation: Allocation, request: Request) -> tuple[PlacedTask, ...]:
     homes = seats if start is None else [start, *seats]
     others = [(role.type, index) for role in request.roles if not role.takes_gpu for index in range(role.count or 0)]
     turn = sorted(range(len(hosts)), key=lambda number: load[number])
-    places: dict[str, Iterator[int]] = dict.fromkeys((name for name, _ in others), cycle(turn))
+    turns: dict[str, Iterator[int]] = dict.fromkeys((name for name, _ in others), cycle(turn))
     # without components (one machine, or an allocation made by hand) a partition means nothing
     if len(hosts) < len(everywhere):
-        places.update(_own_places(everywhere, request))
+        turns.update(_own_places(everywhere, request))
     for name, _ in others:
-        home = next(places[name])
+        home = next(turns[name])
         load[home] += 1
         homes.append(home)
     return tuple(_placed([*members, *others], homes, everywhere, gpus, request))

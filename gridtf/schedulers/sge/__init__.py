@@ -11,7 +11,7 @@ from gridtf import files
 from gridtf.jobspec.options import of_scheduler
 from gridtf.schedulers.api import MPI_PLACE, Scheduler
 from gridtf.schedulers.commands import on_path
-from gridtf.schedulers.words import EXCLUDE, NOTIFY, PLACE
+from gridtf.schedulers.words import EXCLUDE, GPU_MODEL, NEEDS, NODELIST, NOTIFY, PLACE
 
 if TYPE_CHECKING:
     from gridtf.schedulers.sge.injob import GridEngineInJob
@@ -29,6 +29,10 @@ class GridEngine(Scheduler):
         of_scheduler("slots", "--slots", "N[-M]", "Grid Engine's slots", kind="size"),
         of_scheduler("gpu_resource", "--gpu-resource", "NAME", "the site's name of its GPU resource (default: gpu)"),
         of_scheduler("gpu_variable", "--gpu-variable", "NAME", "the variable that lists the GPUs the site grants"),
+        GPU_MODEL,
+        of_scheduler("gpu_model_resource", "--gpu-model-resource", "NAME", "the site's resource that tells GPU models"),
+        *NEEDS,
+        NODELIST,
         EXCLUDE,
         NOTIFY,
     )

@@ -24,7 +24,7 @@ from gridtf.schedulers.api import Estimate, Plan
 from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.sge import directives, offers
 from gridtf.schedulers.sge.commands import sge
-from gridtf.schedulers.sge.directives import HOST, MEMORY, Resource, Slots, requests_gpus
+from gridtf.schedulers.sge.directives import HOST, HOST_LISTS, MEMORY, Resource, Site, Slots, requests_gpus
 from gridtf.schedulers.sge.offers import PE, QUERY_LIMIT, Cell, Queue, alternatives, carrying, matching_queues
 from gridtf.schedulers.sge.query import seconds
 from gridtf.text import counted, some, toml, whole
@@ -56,8 +56,8 @@ def check(plan: Plan, *, limit: float = QUERY_LIMIT) -> tuple[str, ...]:
     """
     requested, script = Requested.of(plan), plan.script
     notes = not_array(plan.spec)
-    if excluded := plan.request.options.get("exclude"):
-        check_excluded(excluded, offers.known_names("-sel"))
+    if lists := {key: hosts for key in HOST_LISTS if (hosts := plan.request.options.get(key))}:
+        check_hosts(lists, offers.known_names("-sel"))
     answer = _verify("v", script, limit=limit)
     if in_use := _IN_USE.search(answer.text):
         notes.append(f"the job may have to wait: other jobs have hosts for themselves (resource {in_use[1]})")
@@ -127,7 +127,7 @@ def _verify(how: str, script: str, *options: str, limit: float = QUERY_LIMIT) ->
 
 def without_load(answer: Answer, requested: Requested) -> bool:
     """Whether ``qsub -w v`` may have refused a job only since it leaves out what hosts report as their load. Pure."""
-    others = requested.resources.keys() - {*_NO_LOAD, requested.gpu}
+    others = requested.resources.keys() - {*_NO_LOAD, requested.gpu, requested.site.fixed}
     return bool(_LOAD.search(answer.text) or (others and _NO_SLOTS.search(answer.text)))
 
 
@@ -322,21 +322,21 @@ def closed_queues(requested: Requested, queues: Sequence[tuple[Queue, bool]]) ->
     return [f"the job waits until one of its queues can start jobs, all are disabled or in error: {names}"]
 
 
-def check_excluded(excluded: Sequence[str], existing: Sequence[str]) -> None:
-    """Check that the hosts that a job must not use exist: Grid Engine ignores other names. Pure.
+def check_hosts(lists: Mapping[str, Sequence[str]], existing: Sequence[str]) -> None:
+    """Check that the hosts exist that a job must, or must not, use: Grid Engine ignores other names. Pure.
 
     Args:
-        excluded: Names of hosts, or patterns such as ``n3?``.
+        lists: The key that names them -> names of hosts, or patterns such as ``n3?``.
         existing: The execution hosts; empty when qconf is refused.
 
     Raises:
         SpecError: For a name that fits none of them.
     """
-    for name in excluded:
+    for key, name in ((key, name) for key, names in lists.items() for name in names):
         if existing and not any(fnmatch.fnmatchcase(host.lower(), name.lower()) for host in existing):
             likely = next((f"did you mean {host}?" for host in existing if same_host(host, name)), "")
-            hint = likely or nearest(name, list(existing)) or "`qhost` lists the hosts"
-            raise SpecError("exclude", f"there is no host {name}", hint=hint)
+            hint = likely or nearest(name, list(existing)) or f"there are: {some([*existing])}"
+            raise SpecError(key, f"there is no host {name}", hint=hint)
 
 
 def pe_problem(pe: PE, requested: Requested) -> str:
@@ -396,7 +396,7 @@ def _misfit(fixed: int, requested: Requested, low: int, high: int) -> str:
 def _other_slots(pe: PE, requested: Requested) -> str:
     """A hint: the number of slots to request in a parallel environment with a fixed number of slots per host."""
     request, wanted = requested.request, requested.slots
-    if not pe.fixed or pe.fixed < wanted.per_task or not request.shares or requested.key("pe") == "native":
+    if not pe.fixed or pe.fixed < wanted.per_task or not request.shares:
         return ""
     hosts = -(-request.shares // (pe.fixed // wanted.per_task)) + request.spare_nodes
     low, high = request.allocated_nodes if request.chosen("nodes") else (hosts, hosts)
@@ -441,6 +441,7 @@ class Requested(Value):
         queues: Patterns of queues; empty: any queue.
         keys: Option of qsub, or name of a resource -> the key of the specification to blame.
         counting: How Grid Engine counts GPUs; None when gridtf requests none, or it is not known.
+        site: What is known of the site.
     """
 
     request: Request
@@ -450,6 +451,7 @@ class Requested(Value):
     queues: tuple[str, ...]
     keys: Mapping[str, str]
     counting: Resource | None = None
+    site: Site = Site()
 
     def counts(self, consumable: str) -> bool:
         """Whether the GPUs that gridtf requests are counted in this way: ``YES`` (per slot), ``JOB`` or ``HOST``."""
@@ -478,25 +480,21 @@ class Requested(Value):
             lines: The lines that qsub reads; None: those of the plan.
         """
         options = directives.parse_native(plan.scheduler.login.directives(plan) if lines is None else lines)
-        wanted = directives.slots(plan.request)
-        pe, _, count = options.get("pe", "").partition(" ")
-        low, dash, high = count.partition("-")  # 8, 4-8, or 4- without an upper limit
-        if fewest := whole(low):
-            wanted = Slots(fewest, whole(high or ("9999999" if dash else low)) or fewest, wanted.per_task)
-        native = plan.request.native
-        own = [*native, *(name.removeprefix("l ") for name in native), *(["slots"] if "pe" in native else [])]
+        native, site = plan.request.native, plan.site or Site()
+        own = [*native, *(name.removeprefix("l ") for name in native)]
         return cls(
             request=plan.request,
-            pe=pe,
-            slots=wanted,
+            pe=options.get("pe", "").partition(" ")[0],
+            slots=directives.slots(plan.request),
             resources={name[2:]: amount for name, amount in options.items() if name.startswith("l ")},
             queues=tuple(name for name in options.get("q", "").split(",") if name),
-            keys={**_keys(plan.spec), **dict.fromkeys(own, "native")},
-            counting=directives.gpu_resource(plan.request, plan.site or ()),
+            keys={**_keys(plan.spec, plan.request), **dict.fromkeys(own, "native")},
+            counting=directives.gpu_resource(plan.request, site.resources),
+            site=site,
         )
 
 
-def _keys(spec: JobSpec) -> dict[str, str]:
+def _keys(spec: JobSpec, request: Request) -> dict[str, str]:
     """The key to blame for each option that gridtf itself passes to qsub."""
 
     def first(*names: str) -> str:
@@ -509,8 +507,9 @@ def _keys(spec: JobSpec) -> dict[str, str]:
         "P": "account",
         "h_rt": "time",
         MEMORY: "mem" if spec.mem is not None else "mem_per_task",
-        HOST: "exclude",
-        spec.gpu_resource: first("gpus_per_task", "gpus_per_node"),
+        HOST: "nodelist" if spec.nodelist else "exclude",
+        **{name: key for name, (_, key) in directives.listed(request).items()},
+        request.options["gpu_resource"]: first("gpus_per_task", "gpus_per_node"),
     }
 
 
@@ -529,8 +528,11 @@ def refuse(answer: Answer, requested: Requested, cell: Cell) -> NoReturn:
     _refuse_queues(requested, cell)
     _refuse_without(output, requested, cell)
     _refuse_amounts(output, requested, cell)
-    if requested.key(HOST) == "exclude" and re.search(r"offers only qf:hostname=", last):
-        raise SpecError("exclude", "no host is left that could run the job", hint="`qhost` lists the hosts")
+    if requested.key(HOST) != "native" and re.search(r"offers only qf:hostname=", last):
+        what = "no host is left that could run the job"
+        raise SpecError(requested.key(HOST), what, hint="`qhost` lists the hosts")
+    if "reservation" in last and requested.request.options.get("reservation"):
+        raise SpecError("reservation", last, hint="`qrstat` lists the advance reservations")
     if re.search("invalid option argument|option must have|is an invalid task id", output) or "attribute" in last:
         raise SpecError("native", last, hint="see man qsub")
     if re.search(r"is (not a|no) submit host", output):

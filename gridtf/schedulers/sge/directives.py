@@ -17,6 +17,7 @@ from gridtf.values import Value
 
 MEMORY = "mem_free"
 HOST = "h"  # hostname
+HOST_LISTS = {words.NODELIST.key: "", words.EXCLUDE.key: "!"}  # how their expressions begin
 
 _MAIL = ("m", "ea")  # at its end, and when it is aborted or started again
 _HOST_NAME = re.compile(r"[A-Za-z0-9_*?][\w.*?-]*", re.ASCII)  # sge_types(1): wildcards are allowed in an expression
@@ -70,6 +71,20 @@ def array_elements(native: Mapping[str, str]) -> tuple[str, ...]:
     if not text:
         return ()
     return arrays.array_elements(text, f"-t {text}", "write a range from 1 on, such as -t 1-16", least=1)
+
+
+def refuse_native(request: Request) -> None:
+    """Refuse raw options for slots, and for GPUs in a job that requests none, of which gridtf would not know.
+
+    Raises:
+        SpecError: With what to write instead.
+    """
+    name = request.options["gpu_resource"]
+    if (pe := request.native.get("pe")) is not None:
+        words.refuse_native(f"-pe {pe}", "pe", pe)
+    if native_has(request, name) and not request.gpus_per_task:
+        amount = request.native.get(f"l {name}", "1")
+        words.refuse_native(f"-l {name}={amount}", "gpus_per_task", amount)
 
 
 def native_has(request: Request, resource: str) -> bool:
@@ -174,10 +189,80 @@ class Resource(Value):
     forced: bool = False
 
     @property
+    def is_text(self) -> bool:
+        """Whether its value is a text."""
+        return self.kind.endswith("STRING")
+
+    @property
     def divisible(self) -> bool:
         """Whether a slot can have a part of one. complex(5) allows that for DOUBLE only, but INT is counted as exactly
         (seen on Son of Grid Engine 8.1.9)."""
         return self.kind in ("DOUBLE", "INT", "")
+
+
+class Site(Value):
+    """What directives depend on at a site.
+
+    Attributes:
+        resources: The resources of the complex; empty where they are not known.
+        models: The values that its hosts have in the resource which tells GPU models -> the number of hosts.
+        fixed: The name of that resource, if the hosts have it whatever their load; empty if a load sensor reports it.
+    """
+
+    resources: Sequence[Resource] = ()
+    models: Mapping[str, int] = {}
+    fixed: str = ""
+
+
+def model_resource(request: Request, resources: Sequence[Resource]) -> Resource | None:
+    """How a site tells the requested model of GPUs from others: a resource to request in place of the one of all GPUs
+    (a consumable of the model's name), a flag of hosts (BOOL), or a resource whose value is the model (STRING).
+
+    Returns:
+        The resource; None where there is none, or no model is requested.
+    """
+    model = request.components[0].gpu_model
+    if not model or not request.gpus_per_task:
+        return None
+    if named := request.options.get("gpu_model_resource"):
+        found = (one for one in resources if named in (one.name, one.shortcut))
+        return next(found, Resource(named, named, "NO", "STRING"))
+    of_model = re.compile(rf"(gpus?[_.-]?)?{re.escape(model)}([_.-]?gpus?)?", re.IGNORECASE)
+    of_models = re.compile("gpu_?(type|model|card|name)", re.IGNORECASE)
+    fitting = (
+        [one for one in resources if one.consumable != "NO" and of_model.fullmatch(one.name)],
+        [one for one in resources if one.kind == "BOOL" and of_model.fullmatch(one.name)],
+        [one for one in resources if one.is_text and of_models.fullmatch(one.name)],
+    )
+    return next((one for group in fitting for one in group), None)
+
+
+def _of_model(request: Request, site: Site) -> dict[str, str]:
+    """The resource that selects the hosts with the requested model of GPUs, and its value; empty where none is needed.
+
+    Raises:
+        SpecError: Where the site has no such model, or it is not known how it is requested.
+    """
+    model, how = request.components[0].gpu_model, model_resource(request, site.resources)
+    if not model or not request.gpus_per_task:
+        return {}
+    if how is None:
+        likely = [one.name for one in site.resources if re.search("gpu|cuda|nvidia", one.name, re.IGNORECASE)]
+        raise SpecError(
+            "gpu_model",
+            f"no resource of this site stands for GPUs of model {model}",
+            why=f"`qconf -sc` has: {', '.join(likely) or 'none for GPUs'}" if site.resources else "",
+            hint="name the resource that tells it: gpu_model_resource = …, or that of such GPUs: gpu_resource = …",
+        )
+    if how.consumable != "NO":
+        return {}
+    if not how.is_text:
+        return {how.name: "TRUE"}
+    own = next((word for word in site.models if word.lower() == model.lower()), "")
+    if site.models and not own:
+        offer = ", ".join(f"{word} ({counted(number, 'host')})" for word, number in sorted(site.models.items()))
+        raise SpecError("gpu_model", f"no host has GPUs of model {model}", hint=f"this site has: {offer}")
+    return {how.name: word("gpu_model", own or model)}
 
 
 def requests_gpus(request: Request) -> bool:
@@ -265,10 +350,14 @@ def directives(plan: Plan) -> tuple[str, ...]:
     # -notify: USR2 some time before KILL, so that tasks can end in good order
     lines = [f"-N {_job_name(request)}", "-S /bin/bash", "-j y", "-r y", "-notify"]
     lines += [f"-pe {word('pe', pe)} {wanted}"] if pe is not None else []
-    gpu = gpu_resource(request, plan.site or ())
-    lines += [f"-l {resource}={amount}" for resource, amount in resources(request, wanted, gpu).items()]
+    site = plan.site or Site()
+    gpu = gpu_resource(request, site.resources)
+    found = {**resources(request, wanted, gpu), **_of_model(request, site)}
+    lines += [f"-l {resource}={amount}" for resource, amount in found.items()]
     lines += [f"-q {word('partition', queue)}"] if queue is not None else []
     lines += [f"-P {word('account', account)}"] if account is not None else []
+    reservation = request.options.get(words.RESERVATION.key)
+    lines += [f"-ar {word(words.RESERVATION.key, reservation)}"] if reservation else []
     others = ",".join(job.partition(".")[0] for job in plan.waits_for)  # which takes no elements of an array
     lines += [f"-hold_jid {others}"] if others else []
     lines += [f"-{option} {value}" for option, value in words.mail(request, _MAIL, "M").items()]
@@ -303,23 +392,39 @@ def resources(request: Request, wanted: Slots, gpu: Resource | None = None) -> d
     if request.walltime is not None:
         hours, rest = divmod(request.walltime, 3600)
         found["h_rt"] = f"{hours}:{rest // 60:02}:{rest % 60:02}"
-    if excluded := request.options.get("exclude"):
-        found[HOST] = _other_hosts(excluded, request)
+    found.update({name: value for name, (value, _) in listed(request).items()})
+    lists = {key: hosts for key in HOST_LISTS if (hosts := request.options.get(key))}
+    return {**found, HOST: _hosts(lists, request)} if lists else found
+
+
+def listed(request: Request) -> dict[str, tuple[str, str]]:
+    """The resources in ``constraint``, such as ``ib,arch=lx-amd64``, and ``licenses``, such as ``matlab:2``.
+
+    Returns:
+        Name -> (value, the key that it is in).
+    """
+    found = {}
+    for key, separator, default in ((words.CONSTRAINT.key, "=", "TRUE"), (words.LICENSES.key, ":", "1")):
+        for part in filter(None, str(request.options.get(key) or "").split(",")):
+            name, _, value = word(key, part).replace(separator, "=").partition("=")
+            found[name] = value or default, key
     return found
 
 
-def _other_hosts(excluded: Sequence[str], request: Request) -> str:
-    """All hosts but these, as an expression: sge_types(1). The script's head needs no quotes around it."""
-    for host in excluded:
-        if not _HOST_NAME.fullmatch(host):
-            raise SpecError(
-                "exclude", f"{host!r} is not the name of a host", hint="write names as in qhost, such as n3,n7, or n?"
-            )
+def _hosts(lists: Mapping[str, Sequence[str]], request: Request) -> str:
+    """One of the hosts in nodelist, and none in exclude, as an expression: sge_types(1). The script's head needs no
+    quotes around it."""
+    key = next(iter(lists))
+    for name, hosts in lists.items():
+        for host in hosts:
+            if not _HOST_NAME.fullmatch(host):
+                hint = "write names as in qhost, such as n3,n7, or n?"
+                raise SpecError(name, f"{host!r} is not the name of a host", hint=hint)
+    either = "&".join(f"{HOST_LISTS[name]}({'|'.join(hosts)})" for name, hosts in lists.items())
     if native_has(request, HOST) or native_has(request, "hostname"):
         what = "native requests hosts as well (-l h=…), of which Grid Engine takes one expression"
-        hint = f"leave exclude out, and write native = ['-l h=(…)&!({'|'.join(excluded)})']"
-        raise SpecError("exclude", what, hint=hint)
-    return f"!({'|'.join(excluded)})"
+        raise SpecError(key, what, hint=f"leave {key} out, and write native = ['-l h=(…)&{either}']")
+    return either
 
 
 def submit_command(plan: Plan) -> tuple[str, ...]:
@@ -342,12 +447,11 @@ def submit_command(plan: Plan) -> tuple[str, ...]:
 
 
 def _refuse_partitions(request: Request) -> None:
-    others = request.components[1:]
-    if others:
+    for other in request.components[1:]:
         what = "a Grid Engine job cannot request other hosts for some of its tasks"
         hint = "leave it out: these tasks then share the hosts of the other tasks"
         why = "a parallel job has one request, which applies to all of its slots"
-        raise SpecError(f"tasks.{others[0].types[0]}.partition", what, why=why, hint=hint)
+        raise SpecError(other.key, what, why=why, hint=hint)
 
 
 def _job_name(request: Request) -> str:

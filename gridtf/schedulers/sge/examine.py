@@ -110,7 +110,7 @@ def first_job(scheduler: Scheduler, site: Site, given: Configured, settings: Seq
     """Check a job of the files, of the options and of this examination's settings as its submission does."""
     spec = trial.with_settings(given, settings)
     pe = next((pe for pe in site.pes if pe.name == spec.option("pe")), None)
-    sizes = ("nodes", "tasks_per_node", "gpus_per_node", "gpus_per_task", "slots")
+    sizes = ("nodes", "tasks_per_node", "gpus_per_node", "gpus", "gpus_per_task", "slots")
     if pe is not None and not spec.tasks and all(spec.option(key) is None for key in sizes):
         spec = trial.replaced(spec, {"slots": pe.fixed or 2})  # so that the PE counts
     check = partial(advice.check, limit=_EXAMINE_LIMIT)

@@ -61,16 +61,26 @@ class GridEngineLogin(CommandLogin):
         if variable is not None and not re.fullmatch(r"[A-Za-z_]\w*", str(variable), re.ASCII):
             hint = "write its name without $, such as SGE_GPU"
             raise SpecError("gpu_variable", f"{spell(variable)} is not the name of a variable", hint=hint)
-        return super().resolve(spec, in_job=in_job)
+        request = super().resolve(spec, in_job=in_job)
+        directives.refuse_native(request)
+        return request
 
     def with_site(self, plan: Plan) -> Plan:
-        """With the resources of the complex, which say how GPUs are counted."""
-        if not directives.requests_gpus(plan.request) or not self.scheduler.is_available(os.environ):
+        """With the resources of the complex, which say how GPUs are counted, and their models told from each other."""
+        request = plan.request
+        needed = directives.requests_gpus(request) or (request.gpus_per_task and request.components[0].gpu_model)
+        if not needed or not self.scheduler.is_available(os.environ):
             return plan
         from gridtf.schedulers.sge import offers
 
         with contextlib.suppress(SchedulerError):  # a qmaster that does not answer is reported by qsub
-            return plan.replace(site=offers.known_resources())
+            site = directives.Site(offers.known_resources())
+            how = directives.model_resource(request, site.resources)
+            if how and how.is_text:
+                site = offers.known_models(how.name, site.resources)
+            elif how and how.consumable != "NO":
+                plan = plan.replace(request=request.replace(options={**request.options, "gpu_resource": how.name}))
+            return plan.replace(site=site)
         return plan
 
     def directives(self, plan: Plan) -> tuple[str, ...]:

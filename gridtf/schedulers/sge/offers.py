@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from gridtf.jobspec.units import format_walltime
 from gridtf.schedulers.sge.commands import sge
-from gridtf.schedulers.sge.directives import Resource
+from gridtf.schedulers.sge.directives import Resource, Site
 from gridtf.schedulers.sge.query import seconds
 from gridtf.text import whole
 from gridtf.values import Value
@@ -113,6 +114,14 @@ def known_cell() -> Cell:
 def known_resources() -> list[Resource]:
     """All resources of the complex; none when qconf is refused."""
     return parse_resources(qconf("-sc"))
+
+
+def known_models(name: str, resources: Sequence[Resource]) -> Site:
+    """The site with the values that hosts have of the resource which tells GPU models; none where qhost is refused."""
+    answer = sge.run(["qhost", "-F", name], limit=QUERY_LIMIT)
+    found = re.findall(rf"\bh([a-z]):{re.escape(name)}=(\S+)", "" if answer.code else answer.out)
+    fixed = name if found and all(kind == "f" for kind, _ in found) else ""
+    return Site(resources, dict(Counter(value for _, value in found)), fixed)
 
 
 def known_names(option: str) -> list[str]:

@@ -8,9 +8,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gridtf import files
+from gridtf.jobspec.options import of_scheduler
 from gridtf.schedulers.api import MPI_PLACE, Scheduler
 from gridtf.schedulers.commands import on_path
-from gridtf.schedulers.words import EXCLUDE, NOTIFY, PLACE
+from gridtf.schedulers.words import EXCLUDE, GPU_MODEL, NEEDS, NODELIST, NOTIFY, PLACE
 
 if TYPE_CHECKING:
     from gridtf.schedulers.slurm.injob import SlurmInJob
@@ -22,7 +23,15 @@ class Slurm(Scheduler):
 
     name = "slurm"
     title = "Slurm"
-    options = (*PLACE, EXCLUDE, NOTIFY)
+    options = (
+        *PLACE,
+        of_scheduler("qos", "--qos", "NAME", "Slurm's quality of service"),
+        GPU_MODEL,
+        *NEEDS,
+        NODELIST,
+        EXCLUDE,
+        NOTIFY,
+    )
     # srun(1), OUTPUT ENVIRONMENT VARIABLES: an agent's own rank, and the layout of the tasks of its step
     place_variables = re.compile(
         r"SLURM_(PROCID|LOCALID|GTIDS|TASK_PID|NPROCS|NTASKS\w*|STEP_NUM_TASKS|(STEP_)?TASKS_PER_NODE\w*|"

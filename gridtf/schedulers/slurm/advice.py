@@ -22,7 +22,7 @@ from gridtf.schedulers.slurm import offers, submit
 from gridtf.schedulers.slurm.commands import complaint, slurm
 from gridtf.schedulers.slurm.offers import Nodes, Partition, list_partitions, parsed, show_gpus, show_walltime
 from gridtf.schedulers.slurm.query import parse_moment
-from gridtf.text import counted, toml, whole
+from gridtf.text import counted, some, toml, whole
 from gridtf.values import Value
 
 # --- what the job requests; pure ---------------------------------------------------------------------------------
@@ -57,6 +57,7 @@ class ComponentRequest(Value):
         nodes: Fewest nodes.
         gpus: GPUs per node.
         gpu_type: Type of the GPUs; empty: any.
+        features: Features that the nodes must have; empty also where the expression is more than a list.
         tasks: Training tasks per node, which share its CPUs.
     """
 
@@ -68,6 +69,7 @@ class ComponentRequest(Value):
     nodes: int = 1
     gpus: int = 0
     gpu_type: str = ""
+    features: tuple[str, ...] = ()
     tasks: int = 1
 
     def key(self, option: str) -> str:
@@ -143,6 +145,7 @@ def _requested(options: Mapping[str, str], keys: Mapping[str, str]) -> Component
     gpu_type, gpus, gpu_option = _gpus(options)
     tasks = whole(options.get("ntasks-per-node", "")) or 1
     cpus = tasks * (whole(options.get("cpus-per-task", "")) or 1)
+    constraint = options.get("constraint", "")
     sizes = ("mem", "mem-per-gpu", "mem-per-cpu")
     mem, per_gpu, per_cpu = (parsed(parse_memory, options.get(size)) or 0 for size in sizes)
     return ComponentRequest(
@@ -150,6 +153,7 @@ def _requested(options: Mapping[str, str], keys: Mapping[str, str]) -> Component
         nodes=(parsed(parse_nodes, options.get("nodes")) or (1, 1))[0],
         gpus=gpus,
         gpu_type=gpu_type,
+        features=tuple(constraint.split("&") if re.fullmatch(r"[\w.+&-]+", constraint) else ()),
         cpus=cpus,
         tasks=tasks,
         mem=max(mem, gpus * per_gpu, cpus * per_cpu),
@@ -169,13 +173,17 @@ def _gpus(options: Mapping[str, str]) -> tuple[str, int, str]:
 
 def _job_keys(spec: JobSpec) -> dict[str, str]:
     """Option of sbatch -> the key of the job file that it comes from, for the first component."""
-    gpus = next((key for key in ("gpus_per_node", "gpus_per_task") if getattr(spec, key) is not None), "tasks")
+    sizes = ("gpus_per_node", "gpus", "gpus_per_task")
+    gpus = next((key for key in sizes if getattr(spec, key) is not None), "gpu_model" if spec.gpu_model else "tasks")
+    own = ("qos", "constraint", "reservation", "licenses", "nodelist")
     return {
         "nodes": "nodes" if spec.nodes is not None else "tasks",
         "gpus-per-node": gpus,
         "cpus-per-task": next((key for key in ("cpus_per_task", "tasks_per_node") if getattr(spec, key)), "tasks"),
         "mem": "mem" if spec.mem is not None else "mem_per_task",
         **({"nodelist": "exclude"} if spec.exclude else {}),
+        **({"constraint": "gpu_model"} if spec.own_model else {}),
+        **{key: key for key in own if getattr(spec, key)},
     }
 
 
@@ -184,6 +192,8 @@ def _component_keys(task_type: str, spec: JobSpec) -> dict[str, str]:
     return {
         "partition": f"tasks.{task_type}.partition",
         "nodes": f"tasks.{task_type}.count",
+        "gpus-per-node": f"tasks.{task_type}.{'gpus' if table.gpus else 'gpu_model'}",
+        "constraint": "constraint" if spec.constraint else f"tasks.{task_type}.gpu_model",
         "cpus-per-task": f"tasks.{task_type}.cpus" if table.cpus else "cpus_per_task",
         "mem": f"tasks.{task_type}.mem" if table.mem else "mem_per_task",
     }
@@ -208,7 +218,7 @@ _OTHERS = (
     ("invalid account", "account", "sacctmgr show associations user=$USER lists your accounts"),
     ("invalid qos", "qos", "sacctmgr show associations user=$USER format=qos lists your QOS"),
     ("generic resource", "gres", "sinfo --format='%P %G' lists the site's resources"),
-    ("feature", "constraint", "sinfo --format='%P %f' lists the nodes' features"),
+    ("feature", "constraint", "sinfo --format='%N %f' lists the nodes' features"),
     ("reservation", "reservation", "scontrol show reservation lists the reservations"),
     ("license", "licenses", "scontrol show licenses lists the licenses"),
     ("node name", "nodelist", "sinfo --Node lists the nodes"),
@@ -337,8 +347,9 @@ def judge(
         return ("the job waits until its reservation begins",)
     for phrase, option, hint in _OTHERS:
         if re.search(phrase, output, re.IGNORECASE):
-            key = option if option in ("account", "native") else "native"
-            raise SpecError(requests[0].keys.get(option, key), message, hint=available or hint)
+            key = "native" if option == "gres" else option
+            offered = available or _offered(option, partitions)
+            raise SpecError(requests[0].keys.get(option, key), message, hint=offered or hint)
     site = "; ".join(f"{one.name}: {counted(one.size, 'node')}, {offers.describe(one)}" for one in partitions)
     raise SchedulerError(f"Slurm would refuse this job: {message}", hint=f"the site has {site}" if site else "")
 
@@ -349,10 +360,25 @@ def _reservations() -> bool:
 
 
 def _available(output: str) -> str:
-    """The accounts or QOS that the user may use, when sbatch has refused one; empty where sacctmgr lists none."""
-    invalid = re.search(r"invalid (account|qos)", output, re.IGNORECASE)
-    names = associations(invalid[1].lower(), limit=5.0) if invalid else None
+    """The accounts, QOS, reservations or licenses that there are for the user, when sbatch has refused one; empty where
+    Slurm lists none."""
+    invalid = re.search(r"invalid (account|qos|license)|(reservation)", output, re.IGNORECASE)
+    kind = (invalid[1] or invalid[2]).lower() if invalid else ""
+    if kind in ("reservation", "license"):
+        shown = slurm.try_run(["scontrol", "-o", "show", kind], limit=5.0) or ""
+        found = re.findall(r"(?m)^(?:ReservationName|LicenseName)=(\S+)(?: Total=(\d+))?", shown)
+        names: list[str] | None = [f"{name}:{total}" if total else name for name, total in found]
+    else:
+        names = associations(kind, limit=5.0) if kind else None
     return f"available to you: {', '.join(names)}" if names else ""
+
+
+def _offered(option: str, partitions: Sequence[Partition]) -> str:
+    """The features or the nodes of the site; empty for other options, and where there are none."""
+    groups = [group for partition in partitions for group in partition.nodes]
+    features = [feature for group in groups for feature in group.features]
+    names = {"constraint": features, "nodelist": [group.names for group in groups]}.get(option, [])
+    return f"this site has: {some(sorted({*names}))}" if names else ""
 
 
 def associations(column: str, *, limit: float) -> list[str] | None:
@@ -375,7 +401,7 @@ def associations(column: str, *, limit: float) -> list[str] | None:
 
 def _chosen(request: ComponentRequest, partitions: Sequence[Partition]) -> list[Partition]:
     """The partitions that a component may run in."""
-    return [each for each in partitions if (each.name in request.partitions if request.partitions else each.default)]
+    return offers.chosen(request.partitions, partitions)
 
 
 def _refuse_partition(request: ComponentRequest, output: str, message: str, partitions: Sequence[Partition]) -> None:
@@ -423,32 +449,37 @@ def _too_long(request: ComponentRequest, partition: Partition, partitions: Seque
     longer = [other for other in partitions if other.limit is None or other.limit >= request.time]
     limit, others = show_walltime(partition), _alternatives("allow it", longer, partitions, show_walltime)
     what = f"{format_walltime(request.time)} is more than partition {partition.name} allows ({limit})"
-    why = "if a QOS allows more, request it, such as with --native=--qos=long"
+    why = "if a QOS allows more, request it, such as with --qos long"
     return SpecError(request.key("time"), what, why=why, hint=f"write time = {toml(limit)}; {others}")
 
 
 def _too_much(request: ComponentRequest, partition: Partition, partitions: Sequence[Partition]) -> SpecError | None:
     """More nodes, or GPUs, CPUs or memory per node, than the partition has or allows."""
     nodes, tasks, gpus, cpus, mem = request.nodes, request.tasks, request.gpus, request.cpus, request.mem
-    kind, enough, a_node = f"{request.gpu_type} GPUs".strip(), "have enough", ", nodes of partition {} have {}"
+    features = f"with {'&'.join(request.features)}" if request.features else ""
+    words = [*filter(None, (request.gpu_type, "GPUs", features))]
+    kind, enough, a_node = " ".join(words), "have enough", ", nodes of partition {} have {}"
     needed = f"{tasks} tasks a node need {cpus} CPUs" if tasks > 1 else f"{cpus} CPUs a node requested"
     each = ", ".join(f"{n} {noun}" for n, noun in ((gpus, kind), (cpus, "CPUs"), (mem, "MiB of memory")) if n)
     # option of sbatch, amount, what is wrong, what partitions that have as much do; in the order of has()
     limits = (
         ("nodes", nodes, f"{nodes} nodes requested, partition {{}} has {{}}", enough),
         ("nodes", nodes, f"{nodes} nodes requested, partition {{}} allows at most {{}} a job", "allow it"),
-        ("gpus", min(gpus, 1), f"no node of partition {{}} has {kind}", "have GPUs"),
+        ("gpus", min(gpus, 1), f"no node of partition {{}} has {kind}", f"have {'such ' if words[1:] else ''}GPUs"),
         ("gpus", gpus, f"{gpus} {kind} a node requested{a_node}", enough),
         ("cpus-per-task", cpus, f"{needed}{a_node}", enough),
         ("mem", mem, f"{mem} MiB of memory a node requested{a_node}", enough),
         ("nodes", nodes, f"{nodes} nodes with {each} requested, partition {{}} has {{}} such nodes", enough),
     )
 
+    def has_gpus(node: Nodes) -> int:
+        return node.gpus(request.gpu_type) if {*request.features} <= {*node.features} else 0
+
     def fits(node: Nodes) -> bool:
-        return node.gpus(request.gpu_type) >= gpus and node.cpus >= cpus and node.mem >= mem
+        return has_gpus(node) >= gpus and node.cpus >= cpus and node.mem >= mem
 
     def has(other: Partition) -> tuple[int, ...]:
-        allowed, most_gpus = other.most_nodes or other.size, other.most(lambda node: node.gpus(request.gpu_type))
+        allowed, most_gpus = other.most_nodes or other.size, other.most(has_gpus)
         most_cpus, most_mem = other.most(lambda node: node.cpus), other.most(lambda node: node.mem)
         return other.size, min(other.size, allowed), most_gpus, most_gpus, most_cpus, most_mem, other.fitting(fits)
 

@@ -56,15 +56,16 @@ def allocation(environ: Mapping[str, str], request: Request, gpus_of_nodes: Gpus
     requested, present = len(request.components), _components(environ)
     if requested > present:
         raise PlacementError(
-            f"tasks with partitions of their own need a heterogeneous job of {requested} components, this job has "
-            f"{present}",
-            hint="leave partition out of the [tasks.…] tables, or submit the job with gridtf submit",
+            f"tasks with partitions or GPUs of their own need a heterogeneous job of {requested} components, this job "
+            f"has {present}",
+            hint="leave partition and gpu_model out of the [tasks.…] tables, or submit the job with gridtf submit",
         )
     suffixes = [f"_HET_GROUP_{number}" if present > 1 else "" for number in range(requested)]
     hosts = _training_hosts(environ, suffixes[0], request, gpus_of_nodes)
     for number, suffix in enumerate(suffixes[1:], 1):  # components share no nodes
-        # the tasks there take no GPUs
-        hosts += _hosts(environ, suffix, _names(environ, suffix), {}, component=number)
+        names = _names(environ, suffix)
+        gpus = _gpus(environ, suffix, names, gpus_of_nodes) if request.components[number].gpus else {}
+        hosts += _hosts(environ, suffix, names, gpus, component=number)
     return Allocation(tuple(hosts))
 
 

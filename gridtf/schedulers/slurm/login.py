@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gridtf.errors import SpecError
+from gridtf.errors import SchedulerError, SpecError
 from gridtf.run.rundir import RunDir
 from gridtf.schedulers.api import Estimate, JobIdentity, JobStatus, Place, Plan, SubmitResult
 from gridtf.schedulers.arrays import array_elements
@@ -15,10 +16,13 @@ from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.login import CommandLogin, check_shared
 from gridtf.schedulers.slurm import query, submit
 from gridtf.schedulers.slurm.commands import slurm
+from gridtf.schedulers.slurm.hostlist import expand
 
 if TYPE_CHECKING:
     from gridtf.findings import Examination
     from gridtf.jobspec.config import Configured
+    from gridtf.jobspec.request import Request
+    from gridtf.jobspec.spec import JobSpec
 
 _SSHARE = ("sshare", "--noheader", "--parsable2", "--format=Account,User,GrpTRESMins,GrpTRESRaw")
 _BALANCE_LIMIT = 2.0  # seconds
@@ -42,6 +46,27 @@ class SlurmLogin(CommandLogin):
         from gridtf.schedulers.slurm.examine import examine
 
         return examine(self.scheduler, given)
+
+    def resolve(self, spec: JobSpec, *, in_job: bool = False) -> Request:
+        request = super().resolve(spec, in_job=in_job)
+        hosts = len(expand(",".join(spec.nodelist))) if spec.nodelist else 0
+        if hosts > request.allocated_nodes[1]:
+            if spec.nodes is not None:
+                what = f"the job must use {hosts} hosts, but nodes is {spec.nodes}"
+                raise SpecError("nodelist", what, hint=f"write nodes = {hosts}, or leave some out")
+            return self.resolve(spec.replace(nodes=hosts - spec.spare_nodes), in_job=in_job)
+        submit.refuse_native(request)
+        return request
+
+    def with_site(self, plan: Plan) -> Plan:
+        """With the partitions, whose nodes say how the site tells models of GPUs from each other."""
+        models = any(component.gpu_model for component in plan.request.components)
+        if models and self.scheduler.is_available(os.environ):
+            from gridtf.schedulers.slurm import offers
+
+            with contextlib.suppress(SchedulerError):  # such as with PrivateData=partitions
+                return plan.replace(site=offers.query_partitions(clusters=submit.clusters(plan, os.environ)))
+        return plan
 
     def array_elements(self, native: Mapping[str, str]) -> tuple[str, ...]:
         if (text := native.get("array")) is None:

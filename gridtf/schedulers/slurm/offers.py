@@ -14,7 +14,7 @@ from gridtf.values import Value
 Parsed = TypeVar("Parsed")
 
 # sinfo(1), --format. --exact: nodes are grouped only when their configurations are identical.
-_SINFO = ("sinfo", "--noheader", "--all", "--exact", "--format=%P|%a|%l|%s|%D|%T|%c|%m|%G|%N")
+_SINFO = ("sinfo", "--noheader", "--all", "--exact", "--format=%P|%a|%l|%s|%D|%T|%c|%m|%G|%N|%f")
 _WORKS = frozenset({"idle", "mixed", "allocated", "completing", "planned", "blocked"})
 # gpu:4   gpu:a100:4(S:0-1)   tpu:2,gpu:v100:8
 _GPUS = re.compile(r"(?:^|,)gpu(?::([^:,()]+))?:(\d{1,18})(?=[(,]|$)", re.ASCII)
@@ -30,6 +30,7 @@ class Nodes(Value):
         cpus: CPUs of each node.
         mem: Memory of each node in MiB.
         gpu_types: GPUs of each node: type, such as ``a100``, -> number; the type may be empty.
+        features: Their features, which ``--constraint`` asks for.
     """
 
     names: str
@@ -38,6 +39,7 @@ class Nodes(Value):
     cpus: int
     mem: int
     gpu_types: Mapping[str, int]
+    features: tuple[str, ...] = ()
 
     @property
     def works(self) -> bool:
@@ -103,8 +105,8 @@ def parse_partitions(text: str) -> list[Partition]:
     """Parse the output of sinfo.
 
     Args:
-        text: Lines such as ``gpu*|up|7-00:00:00|1-infinite|4|idle|8|16000|gpu:4|n[1-4]``, in the format of _SINFO; the
-            star marks the default partition. Other lines are skipped.
+        text: Lines such as ``gpu*|up|7-00:00:00|1-infinite|4|idle|8|16000|gpu:4|n[1-4]|ib,a100``, in the format of
+            _SINFO; the star marks the default partition. Other lines are skipped.
 
     Returns:
         The partitions, in the order of their first lines.
@@ -112,7 +114,7 @@ def parse_partitions(text: str) -> list[Partition]:
     rows: dict[str, list[list[str]]] = {}
     for line in text.splitlines():
         words = [word.strip() for word in line.split("|")]
-        if len(words) == 10:
+        if len(words) in (10, 11):
             rows.setdefault(words[0], []).append(words)
     return [
         Partition(
@@ -122,8 +124,11 @@ def parse_partitions(text: str) -> list[Partition]:
             limit=parsed(parse_walltime, lines[0][2]),
             most_nodes=_number(lines[0][3].rpartition("-")[2]),
             nodes=tuple(
-                Nodes(names, _number(count) or 0, state, _number(cpus) or 0, _number(mem) or 0, _gpus(gres))
-                for _, _, _, _, count, state, cpus, mem, gres, names in lines
+                Nodes(
+                    *(names, _number(count) or 0, state, _number(cpus) or 0, _number(mem) or 0, _gpus(gres)),
+                    tuple(feature for feature in "".join(features).split(",") if feature not in ("", "(null)")),
+                )
+                for _, _, _, _, count, state, cpus, mem, gres, names, *features in lines
                 if _number(count)
             ),
         )
@@ -150,6 +155,32 @@ def _gpus(gres: str) -> Mapping[str, int]:
     for kind, count in _GPUS.findall(gres):
         found[kind] += int(count)
     return +found  # without gpu:0
+
+
+def chosen(names: Sequence[str], site: Sequence[Partition]) -> list[Partition]:
+    """The partitions that a job may run in. names: of those that it names; without any, the default one."""
+    return [each for each in site if (each.name in names if names else each.default)]
+
+
+def spelled(model: str, names: Sequence[str], site: Sequence[Partition]) -> tuple[str, str]:
+    """How a site calls a model of GPUs.
+
+    Args:
+        model: As the user calls it; upper and lower case are alike.
+        names: The partitions that the job names.
+        site: All partitions; empty where they are not known.
+
+    Returns:
+        (type of its GPUs, feature of its nodes): one of them is empty. A site that does not have it: (model, "").
+    """
+    for partitions in (chosen(names, site), site):
+        nodes = [group for partition in partitions for group in partition.nodes if group.gpu_types]
+        types = {kind for group in nodes for kind in group.gpu_types}
+        features = {feature for group in nodes for feature in group.features}
+        for column, found in enumerate((types, features)):
+            if own := next((word for word in sorted(found) if word.lower() == model.lower()), ""):
+                return ("", own) if column else (own, "")
+    return model, ""
 
 
 def list_partitions(site: Iterable[Partition], more: Callable[[Partition], str] = lambda partition: "") -> str:
@@ -185,8 +216,12 @@ def _gpus_of_node(partition: Partition) -> list[str]:
 
 
 def show_gpus(partition: Partition) -> str:
-    """GPUs of a partition's nodes, for messages: ``4 each``, ``2 to 4 each``, ``4 a100 each``; empty without GPUs."""
-    return " or ".join(f"{number} each" for number in _gpus_of_node(partition))
+    """GPUs of a partition's nodes, for messages: ``4 each``, ``2 to 4 each``, ``4 a100 each``, ``4 each, features a100,
+    ib``; empty without GPUs."""
+    untyped = (nodes.features for nodes in partition.nodes if "" in nodes.gpu_types)
+    features = sorted({feature for own in untyped for feature in own})
+    each = " or ".join(f"{number} each" for number in _gpus_of_node(partition))
+    return f"{each}, features {', '.join(features)}" if features else each
 
 
 def gpus_per_node(partition: Partition) -> str:

@@ -8,11 +8,13 @@ from pathlib import Path
 
 from gridtf.errors import SpecError
 from gridtf.jobspec.request import Component, Request
-from gridtf.jobspec.units import format_walltime
+from gridtf.jobspec.units import format_walltime, parse_nodes
 from gridtf.run.rundir import RunDir, run_dirs_of
+from gridtf.schedulers import words
 from gridtf.schedulers.api import JobIdentity, Plan
+from gridtf.schedulers.slurm import offers
 from gridtf.schedulers.slurm.commands import joined
-from gridtf.schedulers.words import EXCLUDE, NOTIFY, mail, native, word
+from gridtf.schedulers.words import CONSTRAINT, EXCLUDE, GPU_MODEL, NODELIST, NOTIFY, mail, native, word
 
 # Compiled only when used: rendering does not need them.
 # --parsable: the id, and in a federation the cluster; a site's wrapper may drop that option
@@ -23,7 +25,20 @@ _PLAIN = r"(?a)Submitted batch job (\d+)(?: on cluster (\S+))?"
 
 _MAIL = ("mail-type", "END,FAIL,REQUEUE")  # END: also at the time limit, and when the job is cancelled
 _LONG = r"--([a-z][a-z-]*)(?:=(.*))?"
-_LETTERS = "A=account M=clusters a=array c=cpus-per-task N=nodes n=ntasks o=output p=partition q=qos t=time"
+_LETTERS = (
+    "A=account C=constraint G=gpus L=licenses M=clusters a=array c=cpus-per-task N=nodes n=ntasks o=output p=partition "
+    "q=qos t=time w=nodelist x=exclude"
+)
+_SHAPE = re.compile(
+    r"(nodes|ntasks.*|gpus.*|cpus-per-(task|gpu)|tres-per-task|(gres|tres-per-node)=.*\bgpu)\b.*", re.DOTALL
+)
+_OTHERWISE = (
+    CONSTRAINT.key,
+    GPU_MODEL.key,
+    NODELIST.key,
+    EXCLUDE.key,
+    NOTIFY.key,
+)  # these are no line as they are
 _SHORT = dict(pair.split("=") for pair in _LETTERS.split())
 
 
@@ -34,9 +49,9 @@ def directives(plan: Plan) -> tuple[str, ...]:
     defaults such as DefCpuPerGPU apply; the launcher's srun starts one agent per node whatever it is. Non-training
     tasks find room because more CPUs per task are requested.
 
-    Tasks with a partition of their own are components of a heterogeneous job. sbatch copies --time, --account, --qos,
-    --mem, --output and most options that are not about nodes from the first component to the others, but not CPUs,
-    GPUs, --exclude, --mem-per-cpu, --mem-per-gpu, --constraint, --exclusive and the like.
+    Tasks with a partition, or a model of GPUs, of their own are components of a heterogeneous job. sbatch copies
+    --time, --account, --qos, --mem, --output and most options that are not about nodes from the first component to the
+    others, but not CPUs, GPUs, --exclude, --mem-per-cpu, --mem-per-gpu, --constraint, --exclusive and the like.
 
     Returns:
         One option per line, without ``#SBATCH``; the line ``hetjob`` stands between components.
@@ -56,16 +71,16 @@ def directives(plan: Plan) -> tuple[str, ...]:
     cpus = cpus_per_task(request)
     if cpus is not None:
         lines.append(f"--cpus-per-task={cpus}")
-    if request.gpus_per_node:
-        lines.append(f"--gpus-per-node={request.gpus_per_node}")
+    lines += _gpus(request.gpus_per_node, request.components[0], plan)
     lines += [f"--{option}={mib}M" for option, mib in memory(request).items()]
     if request.walltime is not None:
         lines.append(f"--time={format_walltime(request.walltime)}")
-    excluded = request.options.get(EXCLUDE.key, ())
-    texts = {key: value for key, value in request.options.items() if key not in (EXCLUDE.key, NOTIFY.key)}
+    texts = {key: value for key, value in request.options.items() if key not in _OTHERWISE}
     lines += [f"--{key}={word(key, value)}" for key, value in texts.items()]
-    without = [f"--exclude={word(EXCLUDE.key, ','.join(excluded))}"] if excluded else []
-    lines += without
+    lists = {key: ",".join(request.options.get(key, ())) for key in (NODELIST.key, EXCLUDE.key)}
+    named = {key: f"--{key}={word(key, hosts)}" for key, hosts in lists.items() if hosts}
+    lines += named.values()
+    without = [line for key, line in named.items() if key == EXCLUDE.key]
     lines.append("--open-mode=append")  # a requeued job continues the same log
     if spec.restarts and high > 1:
         lines.append("--no-kill")  # a node that is lost does not end the job
@@ -77,13 +92,33 @@ def directives(plan: Plan) -> tuple[str, ...]:
     lines += [f"--array={request.array}%{request.at_once}"] if request.at_once else []
     lines += native(spec)
     if others and request.elements:
-        what = "the elements of a job array cannot have tasks on another partition"
+        what = "the elements of a job array cannot have tasks on another partition, or with another model of GPUs"
         hint = "leave it out, or submit jobs instead of an array"
         why = "Slurm has no arrays of heterogeneous jobs"
-        raise SpecError(f"tasks.{others[0].types[0]}.partition", what, why=why, hint=hint)
+        raise SpecError(others[0].key, what, why=why, hint=hint)
     for component in others:
-        lines += ["hetjob", *_component(component), *without]
+        lines += ["hetjob", *_component(component, plan), *without]
     return tuple(lines)
+
+
+def _gpus(number: int, component: Component, plan: Plan) -> list[str]:
+    """The GPUs of each node of a component, and the features of these nodes: GPUs of a model are a type of their own at
+    some sites, at others a feature of the nodes that have them."""
+    constraint = plan.request.options.get(CONSTRAINT.key)
+    kind = feature = ""
+    if number and component.gpu_model:
+        names = (component.partition or "").split(",") if component.partition else []
+        kind, feature = offers.spelled(word("gpu_model", component.gpu_model), names, plan.site or ())
+    lines = [f"--gpus-per-node={kind}{':' if kind else ''}{number}"] if number else []
+    if constraint and feature:
+        if re.search(r"[\[*]", constraint):
+            what = (
+                f"{constraint!r} cannot be joined with the feature {feature}, which stands for the model of GPUs here"
+            )
+            raise SpecError(CONSTRAINT.key, what, hint="leave gpu_model out, and name the feature in constraint")
+        constraint = f"({constraint})" if "|" in constraint else constraint
+    both = "&".join(filter(None, (constraint and word(CONSTRAINT.key, constraint), feature)))
+    return [*lines, *([f"--constraint={both}"] if both else [])]
 
 
 def cpus_per_task(request: Request) -> int | None:
@@ -105,12 +140,14 @@ def memory(request: Request) -> dict[str, int]:
     return {"mem-per-cpu": -(-request.host_mem // (request.tasks_per_node * (cpus_per_task(request) or 1)))}
 
 
-def _component(component: Component) -> list[str]:
+def _component(component: Component, plan: Plan) -> list[str]:
     """Lines of another component. Slurm decides, by what is free, how its tasks share nodes."""
+    partition = component.partition
     lines = [
-        f"--partition={word(f'tasks.{component.types[0]}.partition', component.partition or '')}",
+        *([f"--partition={word(f'tasks.{component.types[0]}.partition', partition)}"] if partition else []),
         "--nodes=1" if component.count == 1 else f"--nodes=1-{component.count}",
         f"--ntasks={component.count}",
+        *_gpus(component.gpus, component, plan),
     ]
     if component.cpus is not None:
         lines.append(f"--cpus-per-task={component.cpus}")
@@ -174,6 +211,21 @@ def clusters(plan: Plan, environ: Mapping[str, str]) -> list[str]:
     """The clusters that a job may be submitted to, where the environment of sbatch or an option names some."""
     variables = environ.get("SBATCH_CLUSTERS") or environ.get("SLURM_CLUSTERS")
     return [name for name in (variables or plan.request.native.get("clusters", "")).split(",") if name]
+
+
+def refuse_native(request: Request) -> None:
+    """Refuse raw options for hosts, tasks, GPUs and CPUs of tasks, of which gridtf would not know, though it places the
+    tasks and says how many there are. A number of nodes within the requested range is a choice among them.
+
+    Raises:
+        SpecError: With what to write instead.
+    """
+    low, high = request.allocated_nodes
+    for option, value in request.native.items():
+        nodes = offers.parsed(parse_nodes, value) if option == "nodes" else None
+        if not _SHAPE.fullmatch(f"{option}={value}") or (nodes and low <= nodes[0] <= nodes[1] <= high):
+            continue
+        words.refuse_native(f"--{option}={value}" if value else f"--{option}", option, value)
 
 
 def native_words(native: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 from gridtf.bootstrap.plan.placement import PlacedTask, place
 from gridtf.errors import PlacementError
 from gridtf.schedulers.api import Allocation, Host
+from gridtf.schedulers.slurm import scheduler
 from tests.support.plans import hosts, job, resolved
 
 ON_CPU = {"partition": "cpu"}
@@ -163,3 +164,17 @@ def test_component_invariants_hold_for_all_combinations() -> None:
         assert Counter(task.type for task in tasks)["ps"] == servers
         count += 1
     assert count > 50
+
+
+def test_leader_with_gpus_of_another_model_is_on_its_own_host() -> None:
+    tables = {"chief": {"gpus": 2, "gpu_model": "v100"}, "worker": {"count": 3, "gpus": 1}, "ps": {"count": 1}}
+    request = scheduler.login.resolve(job(gpu_model="a100", tasks=tables))
+    there = allocated((2, 2), (1,))
+    old = there.hosts[2].replace(gpus=2)
+    tasks = place(there.replace(hosts=(*there.hosts[:2], old)), request)
+    assert by_host(tasks) == {"c1.0": ["chief:0"], "g0": ["worker:0", "worker:1"], "g1": ["worker:2", "ps:0"]}
+    assert [(task.name, task.rank, task.gpus) for task in tasks][:2] == [("chief:0", 0, 2), ("worker:0", 1, 1)]
+    with pytest.raises(PlacementError, match="room for"):
+        place(there, request)  # no GPU there
+    # one machine has any model
+    assert by_host(place(hosts(5), request)) == {"h0": ["chief:0", "worker:0", "worker:1", "worker:2", "ps:0"]}

@@ -12,7 +12,7 @@ from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.sge import GridEngine, advice, offers, scheduler
 from gridtf.schedulers.sge.advice import Requested
 from gridtf.schedulers.sge.commands import sge
-from gridtf.schedulers.sge.directives import Resource
+from gridtf.schedulers.sge.directives import Resource, Site
 from gridtf.schedulers.sge.offers import PE, Cell, Queue
 from tests.support.rendering import SCRIPT, of_sweep, plan
 
@@ -37,7 +37,7 @@ def workers(count: int, **more: Any) -> dict[str, Any]:
 
 def requested(gpu: Resource | None = None, **values: Any) -> Requested:
     made = plan("sge", name="x", **values)
-    return Requested.of(made.replace(site=[gpu] if gpu else None))
+    return Requested.of(made.replace(site=Site([gpu]) if gpu else None))
 
 
 def counting(consumable: str, kind: str = "INT") -> Resource:
@@ -65,10 +65,10 @@ def test_requested_combines_the_options() -> None:
 
 
 def test_raw_options_override_others_and_are_blamed() -> None:
-    found = requested(pe="rr", native=["-pe own 4-", "-soft", "-l big", "-hard -l gpu=1,h=n1"])
-    assert (found.pe, found.slots.low, found.slots.high) == ("own", 4, 9_999_999)
+    found = requested(pe="rr", gpus_per_task=1, native=["-q own.q", "-soft", "-l big", "-hard -l gpu=1,h=n1"])
+    assert found.queues == ("own.q",)
     assert found.resources == {"gpu": "1", "h": "n1"}
-    assert [found.key(option) for option in ("pe", "slots", "gpu")] == ["native"] * 3
+    assert [found.key(option) for option in ("q", "h", "gpu")] == ["native"] * 3
 
 
 # --- parallel environments
@@ -204,14 +204,14 @@ def test_part_of_a_gpu_of_a_whole_number_is_noted() -> None:
     assert advice.check_counting(counting("YES", "DOUBLE"), want) == []
 
 
-def test_excluded_hosts_have_to_exist() -> None:
+def test_listed_hosts_have_to_exist() -> None:
     known = ["n1.site.org", "n3.site.org"]
-    for name, hint in (("n3", "did you mean n3.site.org?"), ("x7", "`qhost` lists the hosts")):
+    for name, hint in (("n3", "did you mean n3.site.org?"), ("x7", "there are: n1.site.org, n3.site.org")):
         with pytest.raises(SpecError, match=f"there is no host {name}") as caught:
-            advice.check_excluded([name], known)
+            advice.check_hosts({"nodelist": ["n1*"], "exclude": [name]}, known)
         assert (caught.value.key, caught.value.hint) == ("exclude", hint)
-    advice.check_excluded(["N3.site.org", "n1*"], known)
-    advice.check_excluded(["n3"], [])  # qconf is refused
+    advice.check_hosts({"exclude": ["N3.site.org", "n1*"]}, known)
+    advice.check_hosts({"nodelist": ["n3"]}, [])  # qconf is refused
 
 
 # --- refusals
@@ -316,7 +316,7 @@ def test_excluded_hosts_have_to_exist() -> None:
             "never offers",
             "resource quota slots limits it (`qconf -srqs slots`)",
         ),
-        (REFUSED.format('attribute "gpu" is not a integer value'), {"native": ["-l gpu=x"]}, "native", "integer", ""),
+        (REFUSED.format('attribute "gpu" is not a integer value'), {"native": ["-l x=x"]}, "native", "integer", ""),
         (
             "Unable to run job: job rejected: 0 is an invalid task id\nExiting.\n",
             {"native": ["-t 1-3"]},

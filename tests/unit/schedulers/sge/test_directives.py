@@ -148,13 +148,15 @@ def test_impossible_requests_are_refused(values: dict[str, Any], key: str, piece
 )
 def test_amount_of_gpus_follows_how_they_are_counted(consumable: str, values: dict[str, Any], amount: str) -> None:
     made = plan("sge", name="x", **{"pe": "smp", "tasks": workers(4), "gpus_per_task": 1, "cpus_per_task": 4, **values})
-    assert f"-l gpu={amount}" in sge.directives(made.replace(site=[sge.Resource("gpu", "gpu", consumable, "INT")]))
+    assert f"-l gpu={amount}" in sge.directives(
+        made.replace(site=sge.Site([sge.Resource("gpu", "gpu", consumable, "INT")]))
+    )
 
 
 def test_gpus_that_count_per_job_are_all_on_one_host() -> None:
     made = plan("sge", name="x", pe="mpi", nodes=2, gpus_per_node=2)
     with pytest.raises(SpecError, match="2 hosts, but gpu counts per job") as caught:
-        sge.directives(made.replace(site=[sge.Resource("gpu", "gpu", "JOB", "INT")]))
+        sge.directives(made.replace(site=sge.Site([sge.Resource("gpu", "gpu", "JOB", "INT")])))
     assert caught.value.key == "nodes"
     assert caught.value.hint
 
@@ -177,10 +179,12 @@ def test_whole_gpus_per_slot_are_explained(values: dict[str, Any], key: str, hin
     whole = sge.Resource("gpu", "gpu", "YES", "RSMAP")
     values = {"name": "x", "pe": "mpi", "gpus_per_task": 1, "cpus_per_task": 4, **values}
     with pytest.raises(SpecError, match=r"1 GPU for 4 slots would be gpu=0\.25 per slot") as caught:
-        sge.directives(plan("sge", **values).replace(site=[whole]))
+        sge.directives(plan("sge", **values).replace(site=sge.Site([whole])))
     assert caught.value.key == key
     assert caught.value.hint.startswith(hint)
-    assert "-l gpu=1" in sge.directives(plan("sge", **{**values, **then}).replace(site=[whole]))  # it is what works
+    assert "-l gpu=1" in sge.directives(
+        plan("sge", **{**values, **then}).replace(site=sge.Site([whole]))
+    )  # it is what works
 
 
 def test_submit_command_has_the_paths_in_the_run_directory() -> None:
@@ -240,7 +244,7 @@ def test_native_options_are_parsed(native: list[str], expected: dict[str, str]) 
 
 
 def test_request_has_native_options_and_elements() -> None:
-    request = plan("sge", native=["-t 1-5:2", "-l gpu=1"]).request
+    request = plan("sge", native=["-t 1-5:2", "-l gpu=1"], gpus_per_task=1).request
     assert (request.native, request.elements) == ({"t": "1-5:2", "l gpu": "1"}, ("1", "3", "5"))
 
 

@@ -528,7 +528,7 @@ def test_invalid_numbers_raise_no_other_errors(number: str) -> None:
     query.accounted_status(query.blocks(QACCT.format(number)), JobIdentity(number))
     offers.parse_pe(f"pe_name rr\nslots {number}\nallocation_rule {number}\n")
     offers.parse_queues(f"qname a\nh_rt {number},[n1={number}:{number}]\n")
-    made = plan("sge", native=[f"-pe rr {number}-{number}", f"-l gpu={number},h_rt={number}"])
+    made = plan("sge", gpus_per_task=1, native=[f"-l gpu={number},h_rt={number}"])
     requested = Requested.of(made)
     with pytest.raises((SpecError, SchedulerError)):
         advice.refuse(Answer(1, "", QSUB.format(number)), requested, Cell())

@@ -82,12 +82,12 @@ def refusal(output: str, sinfo: str = SINFO, environ: dict[str, str] | None = No
             "9 GPUs a node requested, nodes of partition gpu have 4",
             "there are: gpu (4 each), cpu (none)",
         ),
-        ({"native": ["--gres=gpu:a100:1"]}, "native", "no node of partition gpu has a100 GPUs", "gpu (4 each)"),
+        ({"gpus_per_node": "a100:1"}, "gpus_per_node", "no node of partition gpu has a100 GPUs", "gpu (4 each)"),
         ({"cpus_per_task": 99}, "cpus_per_task", "99 CPUs a node requested, nodes of partition gpu have 8", "(8)"),
         ({"tasks_per_node": 9}, "tasks_per_node", "9 tasks a node need 9 CPUs, nodes of partition gpu have 8", ""),
         ({"mem": "900G"}, "mem", "921600 MiB of memory a node requested, nodes of partition gpu have 16000", "MiB"),
         ({"mem_per_task": "900G"}, "mem_per_task", "921600 MiB", ""),
-        ({"native": ["-N", "--nodes=7"]}, "native", "7 nodes requested", ""),
+        ({"nodes": "2-9", "native": ["-N", "--nodes=7"]}, "native", "7 nodes requested", ""),
         (
             {"gpus_per_node": 2, "tasks": {"ps": {"count": 2, "partition": "cpu", "cpus": 9}}},
             "tasks.ps.cpus",
@@ -237,9 +237,9 @@ def test_parse_partitions_with_abbreviated_numbers() -> None:
     ("option", "gpu_type", "gpus"),
     [("gpu:4", "", 4), ("gpu:a100:4", "a100", 4), ("gpu:2080ti:2", "2080ti", 2), ("gpu:1g.10gb:1", "1g.10gb", 1)],
 )
-def test_gpu_types_in_native_options(option: str, gpu_type: str, gpus: int) -> None:
-    for native in (f"--gres={option}", f"--gpus-per-node={option.removeprefix('gpu:')}"):
-        (request,) = requests(native=[native])
+def test_gpu_types_in_the_environment_of_sbatch(option: str, gpu_type: str, gpus: int) -> None:
+    for name, value in (("GRES", option), ("GPUS_PER_NODE", option.removeprefix("gpu:"))):
+        (request,) = requests({f"SBATCH_{name}": value})
         assert (request.gpu_type, request.gpus) == (gpu_type, gpus)
 
 
@@ -263,7 +263,7 @@ def test_request_beyond_a_partition_of_several_node_types() -> None:
     assert "3 nodes with 8 GPUs" in error.problem
     assert "partition big has 2 such" in error.problem
     assert error.key == "nodes"
-    error = refusal(SHAPE, MIXED, native=["--gres=gpu:h100:1"])
+    error = refusal(SHAPE, MIXED, gpus_per_node="h100:1")
     assert "no node of partition big has h100 GPUs" in error.problem
 
 
@@ -276,9 +276,10 @@ def test_component_requests() -> None:
     assert (second.partitions, second.nodes, second.gpus, second.cpus, second.time) == (("cpu",), 1, 0, 3, 3600)
     assert second.mem == 1026  # sbatch has it per CPU, rounded up
     # sbatch multiplies --mem-per-cpu by the CPUs, whichever option requests them
-    more, _ = requests(**{**values, "gpus_per_node": None, "nodes": 2, "tasks": tasks}, native=["--cpus-per-task=16"])
-    assert (more.cpus, more.mem) == (32, 16384)
-    (native,) = requests(native=["-p", "--partition=a,b", "-t2:00:00", "--gpus-per-node", "-N 3", "--mem=max"])
+    own = {**values, "gpus_per_node": None, "nodes": 2, "tasks": tasks}
+    more, _ = requests({"SBATCH_MEM_PER_CPU": "512"}, **own)
+    assert (more.cpus, more.mem) == (8, 4096)
+    (native,) = requests(nodes="2-3", native=["-p", "--partition=a,b", "-t2:00:00", "-N 3", "--mem=max"])
     assert (native.partitions, native.time, native.nodes, native.mem) == (("a", "b"), 7200, 3, 0)
 
 

@@ -285,7 +285,7 @@ def test_note_on_native_output_option_without_effect(
     ],
 )
 def test_native_options_are_parsed_as_sbatch_reads_them(native: list[str], options: dict[str, str]) -> None:
-    assert plan("slurm", native=native).request.native == options
+    assert submit.parse_native(native) == options
 
 
 def test_restarts_outlive_lost_nodes_and_spare_ones_are_requested() -> None:

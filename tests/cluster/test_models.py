@@ -1,0 +1,161 @@
+"""GPU models, features, licences, reservations and host lists on real clusters whose hosts differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.support.cluster import Bed
+from tests.support.clusterfaults import admin
+from tests.support.clusterjobs import ClusterJob, gridtf, refused
+
+SEES = ("bash", "-c", 'echo "$GRIDTF_TASK_TYPE sees $CUDA_VISIBLE_DEVICES with $OMP_NUM_THREADS"')
+
+
+def completed(bed: Bed, *words: str, command: tuple[str, ...] = ("--", *SEES)) -> ClusterJob:
+    job = ClusterJob(bed, *bed.options, "--time", "10", *words, *command)
+    verdict = job.verdict()
+    assert verdict["state"] == "COMPLETED", (verdict, job.output)
+    return job
+
+
+def hosts_of(job: ClusterJob) -> set[str]:
+    return {host for host, _ in job.gpus().values()} or {str(task["host"]) for task in job.tasks().values()}
+
+
+def head(job: ClusterJob) -> list[str]:
+    """The directives about GPUs and hosts."""
+    lines = job.run.script.read_text().splitlines()
+    wanted = ("#SBATCH --gpus", "#SBATCH --constraint", "#SBATCH hetjob", "#$ -l", "#$ -ar")
+    return [line.partition(" ")[2] for line in lines if line.startswith(wanted) and "h_rt" not in line]
+
+
+# --- Slurm: n1 and n2 have GPUs with types, n3 and n4 such whose model is a feature of the host
+
+
+def test_models_are_types_on_some_hosts_and_features_of_others(models_slurm: Bed) -> None:
+    job = completed(models_slurm, "--nodes", "1", "--gpus-per-node", "A100:4", "--cpus-per-task", "2")
+    assert head(job) == ["--gpus-per-node=a100:4"]
+    assert hosts_of(job) == {"n1"}
+    assert sorted(job.logs().values()) == [f"worker sees {gpu} with 2\n" for gpu in range(4)]
+
+    job = completed(models_slurm, "--gpus", "V100:4", "--nodes", "2")
+    assert head(job) == ["--gpus-per-node=2", "--constraint=v100"]
+    assert hosts_of(job) == {"n3", "n4"}
+
+    job = completed(models_slurm, "--gres", "gpu:v100:1", "--nodes", "1", "-C", "ib|v100")
+    assert head(job) == ["--gpus-per-node=1", "--constraint=(ib|v100)&v100"]
+
+    job = completed(models_slurm, "--gpus-per-node", "1g.10gb:2", "--nodes", "1", "--licenses", "tensor:2")
+    assert hosts_of(job) == {"n2"}
+    assert sorted(text.split()[2] for text in job.logs().values()) == ["2", "3"]
+
+
+def test_leader_and_workers_have_different_models(models_slurm: Bed) -> None:
+    file = models_slurm.home() / "models.toml"
+    file.write_text(
+        f"command = ['bash', '-c', '{SEES[2]}']\n"
+        'gpus_per_node = "a100:2"\nnodes = 2\ncpus_per_task = 2\nqos = "any"\n[tasks.chief]\ngpus = "v100:3"\n'
+        "[tasks.ps]\ncount = 1\n"
+    )
+    shown = gridtf(models_slurm, "render", models_slurm.seen(file)).stderr
+    assert "2 training tasks each, 2 a100 GPUs each" in shown
+    assert "in addition: 1 host, 1 chief, 3 v100 GPUs" in shown
+    job = completed(models_slurm, models_slurm.seen(file), command=())
+    assert head(job) == ["--gpus-per-node=a100:2", "hetjob", "--gpus-per-node=3", "--constraint=v100"]
+    gpus = job.gpus()
+    assert gpus["chief:0"][0] in ("n3", "n4")
+    assert len(gpus["chief:0"][1]) == 3
+    workers = {gpus[f"worker:{index}"] for index in range(4)}
+    assert {host for host, _ in workers} == {"n1", "n2"}
+    assert len(workers) == 4
+    assert job.logs()["chief-0"] == f"chief sees {','.join(gpus['chief:0'][1])} with 2\n"
+
+
+def test_what_slurm_s_hosts_do_not_have_is_refused_with_what_they_have(models_slurm: Bed) -> None:
+    one = ("--nodes", "1")
+    for words, pieces in (
+        ((*one, "--gpus-per-node", "h100:1"), ("no node of partition gpu has h100 GPUs", "2 to 4 a100", "ib, v100")),
+        ((*one, "--gpus-per-node", "v100:5"), ("5 GPUs with v100 a node requested", "have 4")),
+        (("--nodes", "2", "--gpus-per-node", "a100:4"), ("partition gpu has 1 such node",)),
+        ((*one, "-C", "nosuch"), ("-C: ", "this site has: ib, v100")),
+        ((*one, "-w", "n9"), ("-w: ", "this site has: c1, n1")),
+        (("-w", "n[3-4]", *one), ("the job must use 2 hosts, but nodes is 1",)),
+        ((*one, "-L", "tensor:9"), ("-L: ", "tensor:4")),
+        ((*one, "--reservation", "nosuch"), ("--reservation: ",)),
+        ((*one, "--native=--gres=gpu:a100:4"), ('write gpus_per_node = "a100:4"',)),
+    ):
+        error = refused(models_slurm, *words)
+        assert all(piece in error for piece in pieces), error
+
+
+def test_hosts_and_reservation_of_a_slurm_job(models_slurm: Bed) -> None:
+    assert hosts_of(completed(models_slurm, "-w", "n[3-4]", "--tasks-per-node", "1")) == {"n3", "n4"}
+    mine = ("starttime=now", "duration=60", "users=alice", "nodes=n2")
+    admin(models_slurm, "scontrol", "create", "reservation", "reservationname=course", *mine)
+    try:
+        assert "course" in refused(models_slurm, "--nodes", "1", "--reservation", "nosuch")
+        assert hosts_of(completed(models_slurm, "--nodes", "1", "--reservation", "course")) == {"n2"}
+    finally:
+        admin(models_slurm, "scontrol", "delete", "reservation=course")
+
+
+# --- Grid Engine
+
+_COMPLEX = """
+gpu_type gpu_type CSTRING == YES NO NONE 0
+gpu_v100 gpu_v100 INT <= YES YES 0 0
+h100 h100 BOOL == YES NO FALSE 0
+tensor tensor INT <= YES JOB 0 0
+"""
+_HOSTS = {"n1": "gpu_type=A100", "n2": "gpu_type=A100", "n3": "gpu_v100=2,gpu_type=v100", "n4": "h100=TRUE"}
+
+
+@contextmanager
+def models(bed: Bed) -> Iterator[None]:
+    """Resources as sites have them to tell GPU models apart, and a licence of the whole cell."""
+    change = "qconf -sc > /tmp/before && (cat /tmp/before; echo '{}') > /tmp/after && qconf -Mc /tmp/after"
+    admin(bed, "bash", "-c", change.format(_COMPLEX), host="ctl")
+    for host, values in {**_HOSTS, "global": "tensor=2"}.items():
+        admin(bed, "qconf", "-aattr", "exechost", "complex_values", values, host, host="ctl")
+    try:
+        yield
+    finally:
+        for host, values in {**_HOSTS, "global": "tensor=2"}.items():
+            names = ",".join(part.partition("=")[0] for part in values.split(","))
+            admin(bed, "qconf", "-dattr", "exechost", "complex_values", names, host, host="ctl")
+        admin(bed, "qconf", "-Mc", "/tmp/before", host="ctl")
+
+
+def test_models_on_grid_engine(sge: Bed) -> None:
+    two = ("--pe", "rr", "--workers", "2")
+    with models(sge):
+        job = completed(sge, *two, "--gpus-per-task", "a100:1")
+        assert head(job) == ["-l gpu=1", "-l gpu_type=A100"]
+        assert hosts_of(job) == {"n1", "n2"}
+
+        job = completed(sge, "--pe", "smp", "--gpus-per-node", "V100:2")  # a consumable of the model
+        assert head(job) == ["-l gpu_v100=1"]
+        assert hosts_of(job) == {"n3"}
+        assert sorted(len(gpus) for _, gpus in job.gpus().values()) == [1, 1]
+
+        job = completed(sge, "--pe", "smp", "--workers", "1", "--gpus-per-task", "H100:1", "-L", "tensor:2")
+        assert head(job) == ["-l gpu=1", "-l tensor=2", "-l h100=TRUE"]
+        assert hosts_of(job) == {"n4"}
+
+        job = completed(sge, *two, "-w", "n2,n3", "-x", "n3", "-C", "gpu_type=A100")
+        assert head(job) == ["-l gpu_type=A100", "-l h=(n2|n3)&!(n3)"]
+        assert hosts_of(job) == {"n2"}
+
+        for words, pieces in (
+            (("--gpus-per-task", "k80:1"), ("no host has GPUs of model k80", "A100 (2 hosts), v100 (1 host)")),
+            (("--gpus-per-task", "a100:3"), ("3 GPUs per slot requested, no host has more than 2",)),
+            (("-w", "n9"), ("there is no host n9", "n1, n2")),
+            (("-C", "nosuch"), ("-C: the cell has no resource `nosuch`",)),
+            (("-L", "matlab"), ("-L: the cell has no resource `matlab`",)),
+            (("--reservation", "77"), ("--reservation: ", "qrstat")),
+            (("--native=-l gpu=1",), ("write gpus_per_task = 1",)),
+        ):
+            error = refused(sge, *two, *words)
+            assert all(piece in error for piece in pieces), error
+    assert "no resource of this site stands for GPUs of model a100" in refused(sge, *two, "--gpus-per-task", "a100:1")

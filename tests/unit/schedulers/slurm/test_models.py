@@ -1,0 +1,207 @@
+"""GPU models, features and host lists on Slurm: how they are requested at different sites, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gridtf.errors import SpecError
+from gridtf.schedulers.commands import Answer
+from gridtf.schedulers.slurm import advice, scheduler
+from gridtf.schedulers.slurm.commands import slurm
+from gridtf.schedulers.slurm.offers import parse_partitions, show_gpus, spelled
+from tests.support.rendering import plan
+
+# recorded on Slurm 22.05.8
+SINFO = """\
+gpu*|up|7-00:00:00|1-infinite|1|idle|8|16000|gpu:a100:4|n1|ib
+gpu*|up|7-00:00:00|1-infinite|1|idle|8|16000|gpu:a100:2,gpu:1g.10gb:2|n2|(null)
+gpu*|up|7-00:00:00|1-infinite|1|idle|8|16000|gpu:4|n3|v100,ib
+gpu*|up|7-00:00:00|1-infinite|1|idle|8|16000|gpu:4|n4|v100
+cpu|up|7-00:00:00|1-infinite|1|idle|8|16000|(null)|c1|h100
+"""
+SITE = parse_partitions(SINFO)
+
+
+def directives(**values: Any) -> list[str]:
+    lines = scheduler.login.directives(plan("slurm", name="x", **values).replace(site=SITE))
+    return [line for line in lines if line.startswith(("--gpus", "--constraint", "hetjob", "--nodelist", "--exclude"))]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"gpus_per_node": "A100:4"}, ["--gpus-per-node=a100:4"]),
+        ({"gpus_per_node": "1G.10gb:2"}, ["--gpus-per-node=1g.10gb:2"]),
+        ({"gpus_per_node": "V100:4"}, ["--gpus-per-node=4", "--constraint=v100"]),
+        ({"gpus_per_node": "v100:4", "constraint": "ib"}, ["--gpus-per-node=4", "--constraint=ib&v100"]),
+        ({"gpus_per_node": "v100:4", "constraint": "ib|opa"}, ["--gpus-per-node=4", "--constraint=(ib|opa)&v100"]),
+        ({"gpus_per_node": "a100:4", "constraint": "[a|b]"}, ["--gpus-per-node=a100:4", "--constraint=[a|b]"]),
+        ({"gpus_per_node": "h100:4"}, ["--gpus-per-node=h100:4"]),  # a feature of nodes without GPUs is no model
+        ({"gpus_per_node": "a100:2", "partition": "cpu"}, ["--gpus-per-node=a100:2"]),  # which has none of them
+        ({"gpu_model": "v100", "gpus_per_node": 0}, []),
+        ({"nodelist": ["n1", "n[3-4]"], "exclude": ["n2"]}, ["--nodelist=n1,n[3-4]", "--exclude=n2"]),
+        (
+            {"gpus_per_node": "a100:2", "constraint": "ib", "tasks": {"chief": {"gpus": "v100:3"}}, "nodelist": ["n1"]},
+            [
+                *("--gpus-per-node=a100:2", "--constraint=ib", "--nodelist=n1", "hetjob"),
+                *("--gpus-per-node=3", "--constraint=ib&v100"),
+            ],
+        ),
+    ],
+)
+def test_models_are_requested_as_the_site_counts_them(values: dict[str, Any], expected: list[str]) -> None:
+    assert directives(**values) == expected
+
+
+def test_unknown_site_has_types() -> None:
+    made = plan("slurm", name="x", gpus_per_node="V100:4")
+    assert "--gpus-per-node=V100:4" in scheduler.login.directives(made)
+    assert spelled("a100", (), ()) == ("a100", "")
+
+
+@pytest.mark.parametrize(
+    ("values", "key", "what"),
+    [
+        ({"gpus_per_node": "v100:4", "constraint": "[a|b]"}, "constraint", "cannot be joined with the feature v100"),
+        ({"gpu_model": "a 100", "gpus_per_node": 4}, "gpu_model", "a directive line cannot contain"),
+        ({"constraint": "ib #"}, "constraint", "a directive line cannot contain"),
+        ({"nodelist": ["n 1"]}, "nodelist", "a directive line cannot contain"),
+        ({"nodelist": ["n[1-3]"], "nodes": 2}, "nodelist", "the job must use 3 hosts, but nodes is 2"),
+        ({"qos": ""}, "qos", "not a non-empty string"),
+        (
+            {"gpus_per_node": "a100:2", "tasks": {"chief": {"gpus": "v100:3"}}, "native": ["--array=1-3"]},
+            "tasks.chief.gpu_model",
+            "the elements of a job array cannot have tasks on another partition, or with another model",
+        ),
+    ],
+)
+def test_what_no_line_can_say_is_refused(values: dict[str, Any], key: str, what: str) -> None:
+    with pytest.raises(SpecError, match=what.replace("[", r"\[")) as caught:
+        directives(**values)
+    assert caught.value.key == key
+
+
+def test_hosts_that_must_be_used_are_the_number_of_nodes() -> None:
+    assert plan("slurm", nodelist=["n[1-3]", "n7"]).request.nodes == (4, 4)
+    assert plan("slurm", nodelist=["n1"], tasks={"worker": {"count": 4}}, tasks_per_node=2).request.nodes == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("option", "write"),
+    [
+        ("--gres=gpu:a100:4", 'write gpus_per_node = "a100:4"'),
+        ("--gres=gpu", "write gpus_per_node = 1"),
+        ("--gpus-per-node a100:2", 'write gpus_per_node = "a100:2"'),
+        ("-G4", "write gpus = 4"),
+        ("--gpus-per-task=1", "write gpus_per_task = 1"),
+        ("--nodes=4", "write nodes = 4"),
+        ("-N 1-4", 'write nodes = "1-4"'),
+        ("-n8", "in [tasks.worker] write count = 8"),
+        ("--ntasks-per-node=4", "write tasks_per_node = 4"),
+        ("-c 4", "write cpus_per_task = 4"),
+        ("--cpus-per-gpu=4", "write gpus_per_task and cpus_per_task"),
+        ("--tres-per-task=gres/gpu:1", "write gpus_per_task and cpus_per_task"),
+    ],
+)
+def test_native_options_for_the_shape_of_a_job_are_refused(option: str, write: str) -> None:
+    with pytest.raises(SpecError, match="is requested by a key") as caught:
+        plan("slurm", nodes="2-3", native=[option])
+    assert (caught.value.key, caught.value.hint) == ("native", write)
+
+
+@pytest.mark.parametrize("option", ["--nodes=3", "-N2-3", "--gres=tmp:5", "--gpu-bind=none", "--qos=x", "--mem=0"])
+def test_other_native_options_are_passed_on(option: str) -> None:
+    assert option in scheduler.login.directives(plan("slurm", nodes="2-3", native=[option]))
+
+
+SHAPE = "allocation failure: Requested node configuration is not available\n"
+
+
+def refusal(output: str, available: str = "", **values: Any) -> SpecError:
+    made = plan("slurm", name="x", **values).replace(site=SITE)
+    with pytest.raises(SpecError) as caught:
+        advice.judge(advice.component_requests(made, {}), 1, output, SITE, available=available)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("values", "key", "what", "hint"),
+    [
+        ({"gpus_per_node": "h100:1"}, "gpus_per_node", "no node of partition gpu has h100 GPUs", "v100"),
+        ({"gpus": "h100:1"}, "gpus", "no node of partition gpu has h100 GPUs", "2 to 4 a100 each"),
+        ({"gpu_model": "h100"}, "gpu_model", "no node of partition gpu has h100 GPUs", "1g.10gb"),
+        (
+            {"gpus_per_node": "a100:1", "partition": "cpu"},
+            "gpus_per_node",
+            "no node of partition cpu has a100 GPUs",
+            "these partitions have such GPUs: gpu",
+        ),
+        (
+            {"gpus_per_node": "v100:5"},
+            "gpus_per_node",
+            "5 GPUs with v100 a node requested, nodes of",
+            "no partition has enough",
+        ),
+        (
+            {"gpus_per_node": "v100:4", "nodes": 2, "constraint": "ib"},
+            "nodes",
+            "2 nodes with 4 GPUs with ib&v100, 4 CPUs requested, partition gpu has 1",
+            "",
+        ),
+        (
+            {"gpus_per_node": "a100:2", "tasks": {"chief": {"gpus": "v100:5"}}},
+            "tasks.chief.gpus",
+            "5 GPUs with v100 a node requested, nodes of partition gpu have 4",
+            "",
+        ),
+    ],
+)
+def test_models_that_the_site_does_not_have_are_refused(values: dict[str, Any], key: str, what: str, hint: str) -> None:
+    error = refusal(SHAPE, **values)
+    assert error.key == key
+    assert what in error.problem
+    assert hint in error.hint
+
+
+@pytest.mark.parametrize(
+    ("output", "values", "hint"),
+    [
+        ("Invalid feature specification", {"constraint": "nosuch"}, "this site has: h100, ib, v100"),
+        ("Invalid node name specified", {"nodelist": ["n9"]}, "this site has: c1, n1, n2, n3, n4"),
+        ("Requested reservation is invalid", {"reservation": "x"}, "scontrol show reservation"),
+        ("Invalid license specification", {"licenses": "x"}, "scontrol show licenses"),
+        ("Invalid qos specification", {"qos": "x"}, "sacctmgr"),
+    ],
+)
+def test_names_that_the_site_does_not_have_are_refused_with_those_that_it_has(
+    output: str, values: dict[str, Any], hint: str
+) -> None:
+    error = refusal(f"allocation failure: {output}\n", **values)
+    assert error.key == next(iter(values))
+    assert hint in error.hint
+
+
+def test_licenses_and_reservations_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = "LicenseName=tensor Total=4 Used=0 Free=4 Reserved=0 Remote=no\nReservationName=course StartTime=x\n"
+    monkeypatch.setattr(slurm, "try_run", lambda *_, **__: printed)
+    assert advice._available("Invalid license specification") == "available to you: tensor:4, course"
+
+
+def test_site_is_asked_only_for_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def run(argv: list[str], **_: object) -> Answer:
+        asked.append(argv[0])
+        return Answer(0, SINFO, "")
+
+    monkeypatch.setattr(slurm, "run", run)
+    monkeypatch.setattr(type(scheduler), "is_available", lambda *_: True)
+    assert scheduler.login.with_site(plan("slurm", gpus_per_node=4)).site is None
+    made = scheduler.login.with_site(plan("slurm", gpus_per_node="V100:4"))
+    assert (asked, made.site) == (["sinfo"], SITE)
+
+
+def test_partitions_show_models_of_either_way() -> None:
+    assert show_gpus(SITE[0]) == "4 each or 2 1g.10gb each or 2 to 4 a100 each, features ib, v100"
