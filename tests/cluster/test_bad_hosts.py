@@ -61,7 +61,7 @@ def test_host_that_two_jobs_have_lost_is_told_of_avoided_and_forgotten(bed: Bed)
     pe = ("--pe", "one") if bed.kind == "sge" else ()
     loses_n2(bed, "--restarts", "1", "--spare-nodes", "1", *pe, nodes=2)  # which goes on without it
     (found,) = nodes(bed)
-    assert (found["host"], found["bad"], found["jobs"], found["source"]) == ("n2", True, 2, "yours")
+    assert (found["host"], found["bad"], found["jobs"], found["site"]) == ("n2", True, 2, False)
     assert "lost" in found["reason"]
     assert found["staff"] in gridtf(bed, "nodes").stdout
     assert "gridtf: n2 was bad in 2 of your jobs (lost: " in rendered(bed, 3)
@@ -70,7 +70,7 @@ def test_host_that_two_jobs_have_lost_is_told_of_avoided_and_forgotten(bed: Bed)
     without = rendered(bed, 3, "--avoid-bad-hosts")
     assert "avoid_bad_hosts leaves out n2: was bad in 2 of your jobs" in without
     assert ("--exclude=n2" if bed.kind == "slurm" else "h=!(n2)") in without
-    assert "it is not left out" in rendered(bed, 4, "--avoid-bad-hosts")  # the job needs it
+    assert ": it stays" in rendered(bed, 4, "--avoid-bad-hosts")  # the job needs it
 
     job = started(bed, "--avoid-bad-hosts", nodes=3, name="avoids", command=UNTIL_RELEASED)
     assert {task["host"] for task in job.tasks().values()} == {"n1", "n3", "n4"}

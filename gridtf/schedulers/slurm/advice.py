@@ -39,7 +39,7 @@ _VARIABLES = {name.lower().replace("_", "-"): f"SBATCH_{name}" for name in _SAME
     "array": "SBATCH_ARRAY_INX",
 }
 # Options that choose among the nodes of a partition.
-_CHOOSING = frozenset("C F w x cluster-constraint constraint nodefile nodelist prefer reservation".split())
+_CHOOSING = frozenset((*"CFwx", "cluster-constraint", "constraint", "nodefile", "nodelist", "reservation"))
 # Options that sbatch copies from the first component of a heterogeneous job to the others.
 _COPIED = ("time", "account", "qos", "mem")
 # 2, gpu:2, a100:2, gpu:2080ti:2, gpu:1g.10gb:1; gres/gpu:2
@@ -258,14 +258,9 @@ def room(plan: Plan) -> tuple[dict[str, int], int]:
         return {}, 0
     (request,) = component_requests(plan, os.environ)
     excluded = {*hostlist.expand(options.get("exclude", ""))}
-    return {
-        name: int(nodes.works)
-        for partition in _chosen(request, offers.query_partitions())
-        for nodes in partition.nodes
-        if request.fits(nodes)
-        for name in hostlist.expand(nodes.names)
-        if name not in excluded
-    }, request.nodes
+    groups = [nodes for partition in _chosen(request, offers.query_partitions()) for nodes in partition.nodes]
+    rows = [(name, nodes.works) for nodes in groups if request.fits(nodes) for name in hostlist.expand(nodes.names)]
+    return {name: int(works) for name, works in rows if name not in excluded}, request.nodes
 
 
 def judge(

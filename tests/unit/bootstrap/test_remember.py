@@ -41,7 +41,7 @@ def test_lost_host_is_remembered() -> None:
 
 
 def test_host_that_others_have_missed_is_remembered() -> None:
-    cause = {"task": "worker:1", "host": "n2", "exit": None, "signal": None, "log": "", "tail": []}
+    cause: dict[str, Any] = {"task": "worker:1", "host": "n2", "exit": None, "signal": None, "log": "", "tail": []}
     assert noted(NODE_FAIL.replace(cause=cause)) == [("n2", "lost", "7")]
 
 
@@ -58,7 +58,7 @@ def test_host_that_others_have_missed_is_remembered() -> None:
     ],
 )
 def test_other_ends_say_nothing_about_a_host(state: str, about: dict[str, Any]) -> None:
-    cause = {"task": "worker:1", "host": "n2", "exit": 1, "signal": None, "log": "", "tail": []}
+    cause: dict[str, Any] = {"task": "worker:1", "host": "n2", "exit": 1, "signal": None, "log": "", "tail": []}
     assert noted(Verdict(state, "x", cause=cause), LOST if state == JobState.NODE_FAIL else None, **about) == []
 
 

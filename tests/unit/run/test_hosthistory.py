@@ -85,6 +85,8 @@ def test_file_that_cannot_be_trusted_or_written_costs_a_note(environ: Mapping[st
     assert "writable by other users" in note
     hosthistory.note(environ, [lost("n3", "1")])  # nothing is added to it
     assert "n3" not in path.read_text()
+    hosthistory.rewrite(environ, NOW)  # nothing is lost
+    assert path.read_text().count("n2") == 2
     path.unlink()
     path.symlink_to(tmp_path / "elsewhere")
     hosthistory.note(environ, [lost("n2", "1")])
@@ -150,7 +152,7 @@ def test_one_line_of_the_site_is_enough_and_only_the_site_can_write_it(
     assert bad(environ, site=site) == ["n7", "n8"]
     assert [each.reason for each in hosthistory.read(environ, NOW, site).suspects] == [
         "GPU 3 has fallen off the bus",
-        "",
+        "no reason is given",
     ]
     file.chmod(0o666)
     assert bad(environ, site=site) == []
