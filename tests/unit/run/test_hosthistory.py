@@ -102,6 +102,19 @@ def test_file_that_cannot_be_trusted_or_written_costs_a_note(environ: Mapping[st
         assert hosthistory.read({"HOME": home}, NOW).suspects == ()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a file of another user")
+def test_file_of_another_user_is_neither_read_nor_written(environ: Mapping[str, str]) -> None:
+    hosthistory.note(environ, [lost("n2", "1"), lost("n2", "2")])
+    path = hosthistory.where(environ)
+    before = path.read_text()
+    os.chown(path, 12345, -1)
+    hosthistory.note(environ, [lost("n3", "1")])
+    hosthistory.rewrite(environ, NOW, ["n2"])
+    assert path.read_text() == before
+    assert bad(environ) == []
+    assert "belongs to user 12345" in hosthistory.read(environ, NOW).notes[0]
+
+
 def test_full_disk_costs_the_finding_alone(environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     hosthistory.note(environ, [lost("n2", "1")])
     with monkeypatch.context() as patch:
