@@ -176,6 +176,7 @@ _TABLE = {
         ("restarts", "--restarts", "whole", "N", "restart all tasks in the same allocation up to N times (default: 0)"),
         ("stall_after", "--stall-after", "size", "TIME|off", "a job without any activity is stalled (default: 10m)"),
         ("on_stall", "--on-stall", "text", "report|restart|end", "what to do with a stalled job (default: report)"),
+        ("avoid_bad_hosts", "--avoid-bad-hosts --no-avoid-bad-hosts", "truth", "", "exclude hosts that were bad"),
         ("spare_nodes", "--spare-nodes", "whole", "N", "request N more hosts, to replace those that are lost"),
     ),
     "which network": (

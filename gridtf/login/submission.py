@@ -188,7 +188,12 @@ def prepare(
 
         with _located(sources):
             plan = chains.with_conditions(plan)
-    return scheduler.login.with_site(plan)
+    plan = scheduler.login.with_site(plan)
+    if scheduler.login.cluster(os.environ):
+        from gridtf.login import badhosts
+
+        return badhosts.considered(plan)
+    return plan
 
 
 def script(plan: Plan) -> str:
@@ -245,7 +250,7 @@ def _make_run_dir(plan: Plan) -> Plan:
 
 def notes_of(plan: Plan) -> tuple[str, ...]:
     """What users may not expect of a job, one line each, as far as no scheduler is asked."""
-    of_job = precheck.notes(plan.spec)
+    of_job = (*precheck.notes(plan.spec), *plan.bad_hosts)
     if plan.sweep is None or plan.sweep.numbers:  # those of a sweep have been told at its first submission
         return of_job
     from gridtf.jobspec import sweep

@@ -33,6 +33,7 @@ class Login(ABC):
         takes_native: Whether the scheduler accepts the user's raw options.
         inherits_environment: Whether a job inherits the environment of the shell that submits it.
         accounting_delay: Seconds after the end of a job until the accounting has it; 0: at once, or no accounting.
+        out_of_service: The command by which staff takes a bad host out of service, with {host} and {reason}; or empty.
     """
 
     directive_prefix: ClassVar[str] = ""
@@ -41,6 +42,7 @@ class Login(ABC):
     takes_native: ClassVar[bool] = True
     inherits_environment: ClassVar[bool] = True
     accounting_delay: float = 0.0
+    out_of_service: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -215,6 +217,31 @@ class Login(ABC):
     def balance(self, plan: Plan) -> str:
         """What the account of a job has left, in one line; empty where the scheduler does not tell at once."""
         return ""
+
+    def cluster(self, environ: Mapping[str, str]) -> str:
+        """What tells the hosts of this scheduler from hosts of other clusters that have the same names. Called on the
+        login node and in jobs.
+
+        Args:
+            environ: The environment of the commands, or of the job.
+
+        Returns:
+            The scheduler's name, a colon, and a name that may be unknown, as in ``slurm:``; empty where nothing is to
+            be remembered of its hosts, such as this machine.
+        """
+        return ""
+
+    def room(self, plan: Plan) -> tuple[dict[str, int], int]:
+        """Ask the scheduler for the hosts that may run a job, those that are in use included.
+
+        Returns:
+            Host -> how much of the job it has room for, in hosts or slots, 0 while it is out of service; and how much
+            the job needs at least. No hosts where that is not known.
+
+        Raises:
+            SchedulerError: When the scheduler does not answer.
+        """
+        return {}, 0
 
     def server(self, job: JobIdentity, environ: Mapping[str, str]) -> str:
         """What tells the server that query and accounting ask about a job from others that the same commands may ask.

@@ -162,6 +162,11 @@ class Launcher(Fields):
             except Exception as error:  # a verdict is written in any case
                 end = walltime.not_again(end, error, self.job.job_id)
         self.ending.look_after_parent()
+        stalled = self._watch.stalls.host if self._watch is not None else ""
+        if end.state == JobState.NODE_FAIL or stalled:
+            from gridtf.bootstrap.launcher.remember import remember
+
+            remember(self.job, self.hosts, end, self.ending.error, stalled)
         return end
 
     @property

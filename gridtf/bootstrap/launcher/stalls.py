@@ -68,6 +68,11 @@ class Dump(Value):
         packed = self.packed()
         return stacks.summary(stacks.groups(packed["tasks"], packed["stacks"]))
 
+    def waits_for_disk(self) -> str:
+        """The host with tasks that wait for a disk or a file system, where it is one of several; else empty."""
+        halted = {task["host"] for task in self.tasks.values() for each in task["processes"] if each["state"] == "D"}
+        return halted.pop() if len(halted) == 1 < len({task["host"] for task in self.tasks.values()}) else ""
+
 
 class Stalls:
     """Looks after an attempt: answers requests for stacks, and finds out whether the job is stalled.
@@ -77,6 +82,9 @@ class Stalls:
         hosts: Its hosts.
         nonce: The nonce of the attempt.
         recorder: What writes the answer.
+
+    Attributes:
+        host: The one host, of several, whose tasks a stalled job waits for, since its disk does not respond; or empty.
     """
 
     def __init__(
@@ -92,7 +100,7 @@ class Stalls:
         self._next = float("-inf")  # when the job is judged again
         self._since: float | None = None  # since when the job has been quiet
         self._first: Dump | None = None
-        self._stalled = ""  # where the tasks of a stalled job are
+        self._stalled = self.host = ""  # where the tasks of a stalled job are
 
     def ask(self, request: str) -> None:
         """Have a request answered: its id."""
@@ -160,7 +168,7 @@ class Stalls:
         if since is None or self._since is None or since > self._since + _SAME:
             if self._stalled:
                 self._system.log("the job is not stalled any more")
-            self._since, self._first, self._stalled = since, None, ""
+            self._since, self._first, self._stalled, self.host = since, None, "", ""
         if self._since is None or self._stalled or self._system.time() - self._since < after:
             return
         if self._first is None:
@@ -182,5 +190,5 @@ class Stalls:
         first, self._first = self._first, taken
         whole = first is not None and not first.missing and not taken.missing
         if first is not None and whole and stacks.equal(first.tasks, taken.tasks) and self._runs():
-            self._stalled = taken.summary()
+            self._stalled, self.host = taken.summary(), taken.waits_for_disk()
             self._system.log(self._text())

@@ -13,7 +13,7 @@ from gridtf.jobspec.checks import spell
 from gridtf.schedulers.api import Estimate, JobIdentity, Place, Plan, SubmitResult
 from gridtf.schedulers.login import CommandLogin, check_shared
 from gridtf.schedulers.sge import directives, query, submit
-from gridtf.schedulers.sge.commands import sge
+from gridtf.schedulers.sge.commands import qmaster, sge
 
 if TYPE_CHECKING:
     from gridtf.findings import Examination
@@ -31,6 +31,7 @@ class GridEngineLogin(CommandLogin):
     inherits_environment = False  # qsub without -V
     accounting_delay = 20.0  # accounting_flush_time in sge_conf(5) is mostly 15 s
     list_command = "qstat -u $USER"
+    out_of_service = ("qmod", "-d", "*@{host}")  # which keeps no reason
     server_variables = ("SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT")
     parse_native = staticmethod(directives.parse_native)
     array_elements = staticmethod(directives.array_elements)
@@ -115,6 +116,14 @@ class GridEngineLogin(CommandLogin):
         from gridtf.schedulers.sge import advice
 
         return advice.estimate(plan, [place.offer for place in places])
+
+    def cluster(self, environ: Mapping[str, str]) -> str:
+        return f"sge:{qmaster(environ)}"
+
+    def room(self, plan: Plan) -> tuple[dict[str, int], int]:
+        from gridtf.schedulers.sge import advice
+
+        return advice.room(plan)
 
     def submit(self, plan: Plan) -> SubmitResult:
         return submit.submit(self, plan, super().submit)

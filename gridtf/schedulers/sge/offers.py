@@ -194,6 +194,17 @@ def parse_free(text: str) -> dict[str, str]:
     return {row[0]: f"{row[-4]} of {row[-3]}" for row in rows if len(row) >= 7 and row[-4].isdecimal()}
 
 
+def parse_slots(text: str) -> dict[str, int]:
+    """Parse the output of ``qstat -f -xml``: host -> the most slots of a queue on it, 0 where none is in service."""
+    found: dict[str, int] = {}
+    for instance in text.split("<Queue-List>")[1:]:
+        rows = re.findall(r"<(name|slots_total|state)>([^<]*)<", instance.partition("<job_list")[0])
+        name, slots, state = (dict(rows).get(key, "") for key in ("name", "slots_total", "state"))
+        host, number = name.partition("@")[2], 0 if {*"uEd"} & {*state} else whole(slots) or 0
+        found[host] = max(found.get(host, 0), number)
+    return found
+
+
 def parse_resources(text: str) -> list[Resource]:
     """Parse the output of ``qconf -sc``: name, shortcut, type, relation, requestable, consumable, … one row a line."""
     rows = (line.split() for line in text.splitlines() if not line.startswith("#"))

@@ -18,7 +18,7 @@ from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.sweep import too_many
 from gridtf.jobspec.units import format_walltime, parse_memory, parse_nodes, parse_walltime
 from gridtf.schedulers.api import Estimate, Plan
-from gridtf.schedulers.slurm import offers, submit
+from gridtf.schedulers.slurm import hostlist, offers, submit
 from gridtf.schedulers.slurm.commands import complaint, slurm
 from gridtf.schedulers.slurm.offers import Nodes, Partition, list_partitions, parsed, show_gpus, show_walltime
 from gridtf.schedulers.slurm.query import parse_moment
@@ -39,6 +39,8 @@ _VARIABLES = {name.lower().replace("_", "-"): f"SBATCH_{name}" for name in _SAME
     "mem": "SBATCH_MEM_PER_NODE",
     "array": "SBATCH_ARRAY_INX",
 }
+# Options that choose among the nodes of a partition.
+_CHOOSING = frozenset((*"CFwx", "cluster-constraint", "constraint", "nodefile", "nodelist", "reservation"))
 # Options that sbatch copies from the first component of a heterogeneous job to the others.
 _COPIED = ("time", "account", "qos", "mem")
 # 2, gpu:2, a100:2, gpu:2080ti:2, gpu:1g.10gb:1; gres/gpu:2
@@ -71,6 +73,14 @@ class ComponentRequest(Value):
     gpu_type: str = ""
     features: tuple[str, ...] = ()
     tasks: int = 1
+
+    def gpus_on(self, node: Nodes) -> int:
+        """How many GPUs a node has for it."""
+        return node.gpus(self.gpu_type) if {*self.features} <= {*node.features} else 0
+
+    def fits(self, node: Nodes) -> bool:
+        """Whether a node has as much as is requested of each."""
+        return self.gpus_on(node) >= self.gpus and node.cpus >= self.cpus and node.mem >= self.mem
 
     def key(self, option: str) -> str:
         """The key of the job file, or the variable, to name in an error about this option of sbatch."""
@@ -302,6 +312,19 @@ def parse_estimate(output: str) -> Estimate:
     return Estimate(max(known)) if known else Estimate(why="Slurm gives no estimate")
 
 
+def room(plan: Plan) -> tuple[dict[str, int], int]:
+    """The nodes that may run a job, as Login.room; none where other options than the partition choose them."""
+    options = submit.parse_native(submit.directives(plan))
+    chosen = {*options, *variables_of(os.environ)} & _CHOOSING or "exclude" in plan.request.native
+    if chosen or len(plan.request.components) > 1 or submit.clusters(plan, os.environ):
+        return {}, 0
+    (request,) = component_requests(plan, os.environ)
+    excluded = {*hostlist.expand(options.get("exclude", ""))}
+    groups = [nodes for partition in _chosen(request, offers.query_partitions()) for nodes in partition.nodes]
+    rows = [(name, nodes.works) for nodes in groups if request.fits(nodes) for name in hostlist.expand(nodes.names)]
+    return {name: int(works) for name, works in rows if name not in excluded}, request.nodes
+
+
 def judge(
     requests: Sequence[ComponentRequest],
     code: int,
@@ -472,16 +495,11 @@ def _too_much(request: ComponentRequest, partition: Partition, partitions: Seque
         ("nodes", nodes, f"{nodes} nodes with {each} requested, partition {{}} has {{}} such nodes", enough),
     )
 
-    def has_gpus(node: Nodes) -> int:
-        return node.gpus(request.gpu_type) if {*request.features} <= {*node.features} else 0
-
-    def fits(node: Nodes) -> bool:
-        return has_gpus(node) >= gpus and node.cpus >= cpus and node.mem >= mem
-
     def has(other: Partition) -> tuple[int, ...]:
-        allowed, most_gpus = other.most_nodes or other.size, other.most(has_gpus)
+        allowed, most_gpus = other.most_nodes or other.size, other.most(request.gpus_on)
         most_cpus, most_mem = other.most(lambda node: node.cpus), other.most(lambda node: node.mem)
-        return other.size, min(other.size, allowed), most_gpus, most_gpus, most_cpus, most_mem, other.fitting(fits)
+        enough = other.fitting(request.fits)
+        return other.size, min(other.size, allowed), most_gpus, most_gpus, most_cpus, most_mem, enough
 
     def show(other: Partition) -> str:
         return show_gpus(other) if option == "gpus" else f"{has(other)[row]}{' MiB' if option == 'mem' else ''}"

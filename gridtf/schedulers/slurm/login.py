@@ -36,6 +36,7 @@ class SlurmLogin(CommandLogin):
     directive_prefix = "#SBATCH"
     version_command = ("sbatch", "--version")
     list_command = "squeue --me"
+    out_of_service = ("scontrol", "update", "nodename={host}", "state=drain", "reason={reason}")
     server_variables = ("SLURM_CONF", "SLURM_CLUSTERS")
     parse_native = staticmethod(submit.parse_native)
     directives = staticmethod(submit.directives)
@@ -139,6 +140,14 @@ class SlurmLogin(CommandLogin):
         shown = f"--Format=ArrayJobID:20,{column}STDOUT:{_LONGEST_PATH}"
         answer = slurm.run(["squeue", *options, *several, shown], limit=slurm.query_limit)
         return submit.parse_logs(answer.out, plan.run_dir, len(plan.request.components))
+
+    def cluster(self, environ: Mapping[str, str]) -> str:
+        return f"slurm:{environ.get('SLURM_CLUSTER_NAME', '').lower() or query.local_cluster(environ)}"
+
+    def room(self, plan: Plan) -> tuple[dict[str, int], int]:
+        from gridtf.schedulers.slurm import advice
+
+        return advice.room(plan)
 
     def server(self, job: JobIdentity, environ: Mapping[str, str]) -> str:
         return "\n".join((super().server(job, environ), *query.cluster_option(job)))
