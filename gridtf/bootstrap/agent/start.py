@@ -27,6 +27,7 @@ from gridtf.schedulers.api import GpuNeed, Scheduler
 
 if TYPE_CHECKING:
     from gridtf.bootstrap.agent.containers import Entrance
+    from gridtf.bootstrap.agent.hostcheck import HostCheck
     from gridtf.bootstrap.agent.stage import Stage
     from gridtf.bootstrap.agent.world import World
     from gridtf.host.gpus import GpuGrant
@@ -107,7 +108,7 @@ class Start:
         wanted = fence.wanted(plan.spec.fence, exclusive=self._scheduler.injob.is_exclusive(plan.request))
         self.fence = fence.Fence(wanted, plan.secret, self._system)
         master_port = self._publish(holder, self.fence)
-        cluster = self._wait_for_rendezvous()
+        cluster = self._wait_for_rendezvous(self._host_check(grant, entrance))
         holder.release(master_port)  # programs that are not TensorFlow do not share ports
         for task in mine:
             if self._releases(task):
@@ -228,13 +229,28 @@ class Start:
         """Whether the port of a task is free when it starts."""
         return versions.releases_port(self._plan.spec.ports, self._installed.get(task.name))
 
-    def _wait_for_rendezvous(self) -> Rendezvous:
+    def _host_check(self, grant: GpuGrant, entrance: Entrance | None) -> HostCheck | None:
+        """The check of this host, for which the launcher may ask; None: the job wants none."""
+        plan, state, system = self._plan, self._state, self._system
+        if plan.spec.check == "off":
+            return None
+        from gridtf.bootstrap.agent import hostcheck
+
+        base = schedulers.without_place(grant.environment(system.environ), self._scheduler)
+        command = hostcheck.command(plan, state.host, base, state.local_dir, entrance)
+        return hostcheck.HostCheck(command, plan.cwd, state, self._conversation, system)
+
+    def _wait_for_rendezvous(self, check: HostCheck | None) -> Rendezvous:
         limit = self._plan.spec.start_timeout + _RENDEZVOUS_MARGIN
-        if self._plan.spec.prepares_hosts:  # another host may take longer, which only the launcher sees
+        if check or self._plan.spec.prepares_hosts:  # another host may take longer, which only the launcher sees
             limit = float("inf")
         for _ in self._conversation.waiting(limit):
             self._conversation.listen()
+            if check:
+                check.look()
             if self._conversation.rendezvous is not None:
+                if check:
+                    check.end()
                 return rendezvous.rendezvous_of(self._conversation.rendezvous)
             self._conversation.report()
         raise NoLauncherError(f"no rendezvous after {limit:.0f} s")
