@@ -356,6 +356,20 @@ def forbidden_by_site(name: str, environ: Mapping[str, str]) -> str:
 
     Args:
         name: An entry of ``[limits]`` that is true or false.
+        environ: As for of_site.
+
+    Raises:
+        GridtfError: The file cannot be read, or has a wrong value.
+    """
+    limit = of_site(name, environ)
+    return f"{limit.source}: {name} = false" if limit and not limit.value else ""
+
+
+def of_site(name: str, environ: Mapping[str, str]) -> Limit | None:
+    """An entry of ``[limits]`` in the site's file, which no other file can set; None where it has none.
+
+    Args:
+        name: The entry.
         environ: The environment, for the path of the file.
 
     Raises:
@@ -365,8 +379,8 @@ def forbidden_by_site(name: str, environ: Mapping[str, str]) -> str:
         if is_site:
             file = Reader(OPTIONS, environ, Path()).file(path, str(path), missing, unknown={}, is_site=True)
             limit = file.limits.get(name)
-            return f"{limit.source}: {name} = false" if limit and not limit.value else ""
-    return ""
+            return limit and limit.replace(owner=file.owner)
+    return None
 
 
 # --- layers ---------------------------------------------------------------------------------------------------

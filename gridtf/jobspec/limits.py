@@ -12,10 +12,11 @@ from gridtf.values import Value
 
 
 class Limit(Value):
-    """An entry of ``[limits]``: its value, and where it stands."""
+    """An entry of ``[limits]``: its value, where it stands, and the id of the user whose file that is."""
 
     value: Any
     source: str
+    owner: int | None = None
 
 
 # Entry -> the key of the job that it limits, and what the job has of it; None: not known before it runs.
@@ -26,7 +27,7 @@ _MOST: dict[str, tuple[str, Callable[[JobSpec], int | None]]] = {
     "max_time": ("time", lambda spec: spec.walltime),
 }
 MAX_SWEEP = "max_sweep"  # elements of a sweep, which is made later
-NAMES = (*_MOST, MAX_SWEEP, "require", "message", "exec")
+NAMES = (*_MOST, MAX_SWEEP, "require", "message", "exec", "bad_hosts")
 
 
 def parse(name: str, value: object) -> Any:
@@ -38,7 +39,7 @@ def parse(name: str, value: object) -> Any:
 
     Returns:
         A whole number (seconds of ``max_time``), the keys of ``require`` as a tuple, the text of ``message``; whether
-        ``exec`` is allowed.
+        ``exec`` is allowed; the path of ``bad_hosts``.
 
     Raises:
         SpecError: For a value that cannot be.
@@ -48,6 +49,10 @@ def parse(name: str, value: object) -> Any:
         if isinstance(value, str):
             return value
         raise SpecError(key, "expected a text for users whose job is refused")
+    if name == "bad_hosts":
+        if isinstance(value, str) and value.startswith("/"):
+            return value
+        raise SpecError(key, "expected the absolute path of a file", hint='such as bad_hosts = "/etc/gridtf/bad-hosts"')
     if name == "exec":
         if isinstance(value, bool):
             return value
