@@ -1,7 +1,8 @@
 """The check of a host before training: a program that the Python of the tasks runs, beside the agent of the host.
 
-That Python, 3.8 or newer, need not have gridtf. Orders are lines of JSON on stdin, and the answer to each is one on stdout: what was
-measured, and what could not be. The end of stdin ends it. Rates are the best of several, since others may use a host.
+That Python, 3.8 or newer, need not have gridtf. Orders are lines of JSON on stdin, and the answer to each is one on
+stdout: what was measured, and what could not be. The end of stdin ends it. Rates are the best of several, since others
+may use a host.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import socket
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ class _Check:
         self.listener = socket.create_server(("", 0), family=family, dualstack_ipv6=dual)
         self.values: dict[str, float] = {}
         self.alike: dict[str, str] = {}
-        self._cpu = "%s, %s threads" % (_cpu_model(), os.environ.get("OMP_NUM_THREADS", ""))
+        self._cpu = f"{_cpu_model()}, {os.environ.get('OMP_NUM_THREADS')} threads"
 
     def answer(self, order: dict[str, Any]) -> dict[str, Any]:
         """Do what an order says, as far as that is possible here."""
@@ -54,7 +56,7 @@ class _Check:
             try:
                 getattr(self, name)(order)
             except Exception as error:  # a package or the disk may fail in any way
-                missing[name] = ("%s: %s" % (type(error).__name__, error)).splitlines()[0][:_LONGEST_WHY]
+                missing[name] = f"{type(error).__name__}: {error}".splitlines()[0][:_LONGEST_WHY]
         port = self.listener.getsockname()[1]
         found = {"values": self.values, "alike": self.alike, "missing": missing, "port": port, "time": time.time()}
         return dict(found, number=order["number"])
@@ -67,7 +69,7 @@ class _Check:
         for gpu in gpus:
             tf.config.experimental.set_memory_growth(gpu, True)
         for index, gpu in enumerate(gpus):
-            with tf.device("GPU:%d" % index):
+            with tf.device(f"GPU:{index}"):
                 matrix = tf.ones((_GPU_SIDE, _GPU_SIDE))
 
                 def product(matrix: Any = matrix) -> None:
@@ -76,7 +78,7 @@ class _Check:
                     made[0, 0].numpy()  # which waits for all of them
 
                 product()
-                name = "gpu:%d" % index
+                name = f"gpu:{index}"
                 self.values[name] = _rate(product, 2) * 8 * 2e-12 * _GPU_SIDE**3
                 self.alike[name] = str(tf.config.experimental.get_device_details(gpu).get("device_name", ""))
 
@@ -98,26 +100,33 @@ class _Check:
         self.values["memory"] = _rate(copy, 3) * 1e-9 * _COPY
         self.alike["memory"] = self._cpu
 
-    def disk(self, order: dict[str, Any]) -> None:
+    def tmp(self, order: dict[str, Any]) -> None:
+        """Measure the disk of TMPDIR."""
+        self._disk("tmp", os.environ.get("TMPDIR") or "/tmp", *order["tmp"])  # noqa: S108
+
+    def run(self, order: dict[str, Any]) -> None:
+        """Measure the disk of the run directory."""
+        self._disk("run", *order["run"])
+
+    def _disk(self, name: str, folder: str, size: int) -> None:
         """Measure writing, until all is on the disk, and reading, in MB/s."""
-        for name, (folder, size) in order["folders"].items():
-            block = os.urandom(min(size, _BLOCK))
-            count = max(1, size // len(block))
-            # has no name by the time that anything is in it
-            with tempfile.TemporaryFile(dir=folder or None, buffering=0) as file:
-                begin = time.monotonic()
-                for _ in range(count):
-                    file.write(block)
-                os.fsync(file.fileno())
-                written = time.monotonic()
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-                file.seek(0)
-                again = time.monotonic()
-                while file.read(_BLOCK):
-                    pass
-                read = time.monotonic()
-            self.values[name + "_write"] = count * len(block) * 1e-6 / (written - begin)
-            self.values[name + "_read"] = count * len(block) * 1e-6 / max(1e-9, read - again)
+        block = os.urandom(min(size, _BLOCK))
+        count = max(1, size // len(block))
+        # the file has no name by the time that anything is in it
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            begin = time.monotonic()
+            for _ in range(count):
+                file.write(block)
+            os.fsync(file.fileno())
+            written = time.monotonic()
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            file.seek(0)
+            again = time.monotonic()
+            while file.read(_BLOCK):
+                pass
+            read = time.monotonic()
+        self.values[name + "_write"] = count * len(block) * 1e-6 / max(1e-9, written - begin)
+        self.values[name + "_read"] = count * len(block) * 1e-6 / max(1e-9, read - again)
 
     def pair(self, order: dict[str, Any]) -> None:
         """Measure the way between this host and another one: latency in ms, what comes from the other in MB/s."""
@@ -157,7 +166,7 @@ class _Check:
 
 
 def _cpu_model() -> str:
-    with open("/proc/cpuinfo", errors="replace") as file:
+    with Path("/proc/cpuinfo").open(errors="replace") as file:
         return next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), "")
 
 
@@ -178,7 +187,7 @@ def _connected(peer: tuple[str, int], deadline: float) -> socket.socket:
     """A connection to another host, which may be a moment late."""
     while True:
         try:
-            return _prepare(socket.create_connection(tuple(peer), max(0.01, deadline - time.monotonic())))
+            return _prepare(socket.create_connection((peer[0], peer[1]), max(0.01, deadline - time.monotonic())))
         except OSError:
             if time.monotonic() > deadline - 0.1:
                 raise

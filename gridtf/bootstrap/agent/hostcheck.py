@@ -47,7 +47,12 @@ class HostCheck:
     """
 
     def __init__(
-        self, command: tuple[Sequence[str], Mapping[str, str]], cwd: Path, state: HostState, talk: Conversation, system: System
+        self,
+        command: tuple[Sequence[str], Mapping[str, str]],
+        cwd: Path,
+        state: HostState,
+        talk: Conversation,
+        system: System,
     ) -> None:
         self._argv, self._env = command
         self._cwd, self._state, self._talk, self._system = cwd, state, talk, system
@@ -73,7 +78,14 @@ class HostCheck:
         if self._helper.pid is None and not self._answered:
             self._said = self._said or self._heard.decode(errors="replace")[:_LONGEST]
             why = f"the check has ended: {self._said}".rstrip(": ")
-            self._answer({"values": {}, "alike": {}, "missing": dict.fromkeys(order["measures"] if order else [], why), "port": 0})
+            self._answer(
+                {
+                    "values": {},
+                    "alike": {},
+                    "missing": dict.fromkeys(order["measures"] if order else [], why),
+                    "port": 0,
+                }
+            )
 
     def _take(self, line: str) -> None:
         try:
@@ -110,7 +122,7 @@ class HostCheck:
         os.setsid()
         try:
             os.chdir(self._cwd)
-            os.execvpe(self._argv[0], self._argv, dict(self._env))  # noqa: S606 - there is no shell
+            os.execvpe(self._argv[0], [*self._argv], dict(self._env))  # noqa: S606 - there is no shell
         except OSError as error:
             agent.sendall(f"{explain(error, self._argv[0], self._cwd, self._env)}\n".encode())
 
@@ -131,7 +143,12 @@ def command(
     task = max(mine, key=lambda task: task.gpus)
     usable = len(os.sched_getaffinity(0))
     threads = str(min(usable, sum(task.cpus or usable for task in mine)))
-    given = {**plan.spec.env, **plan.spec.task(task.type).env, **dict.fromkeys(_THREADS, threads), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    given = {
+        **plan.spec.env,
+        **plan.spec.task(task.type).env,
+        **dict.fromkeys(_THREADS, threads),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
     env = {**base, **given}
     program = environment.program(plan, task)
     python = program if program.rpartition("/")[2].startswith("python") else plan.python

@@ -1,4 +1,4 @@
-"""The check of hosts before training: which hosts are far from the others, and who measures the network with whom. Pure.
+"""The check of hosts before training: which are far from the others, and who measures the network with whom. Pure.
 
 Only like is compared with like: GPUs of a model, CPUs of a model with as many threads. Two hosts cannot tell which of
 them is the slow one, so that there must be three values, but for the clock.
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from gridtf.values import Value
 
-_FEWEST = 3  # comparable values, of which one may be far from the median
+FEWEST = 3  # comparable values, of which one may be far from the median
 _CLOCK = 5.0  # seconds by which the clock of a host may differ
 
 Values = Mapping[str, Mapping[str, float]]  # host -> name of a value -> the value
@@ -36,12 +36,13 @@ class Measure(Value):
 
     def far(self, value: float, median: float) -> str:
         """How a value is far from the median; empty where it is not."""
-        good = (value <= self.enough) if self.of_time else (0 < self.enough <= value)
-        best, worst = (value, median) if self.of_time else (median, value)
-        if good or not best or worst / best >= self.least:
+        if self.of_time:
+            good = value <= self.enough or median >= self.least * value
+            return "" if good else f"{value:.3g} {self.unit}, where the median is {median:.3g} {self.unit}"
+        part = value / median if median else 1.0
+        if part >= self.least or 0 < self.enough <= value:
             return ""
-        how = f"{value / median:.0f} times" if self.of_time and median else f"{value / (median or 1):.0%} of".replace("%", " %")
-        return f"{how} the median ({value:.3g} {'where it is' if self.of_time else 'of'} {median:.3g} {self.unit})"
+        return f"{100 * part:.0f} % of the median ({value:.3g} of {median:.3g} {self.unit})"
 
 
 # What follows a colon in the name of a value tells values of one host apart: gpu:0.
@@ -75,21 +76,26 @@ def suspects(values: Values, alike: Mapping[str, Mapping[str, str]]) -> Found:
             group = name.partition(":")[0], alike.get(host, {}).get(name, "")
             groups.setdefault(group, []).append((host, name, value))
     found: Found = {}
-    for (kind, _), group in groups.items():
-        median = _median([value for _, _, value in group])
+    for (kind, _), members in groups.items():
+        median = _median([value for _, _, value in members])
         if kind == CLOCK:
-            base = median if len(group) >= _FEWEST else 0.0
+            base = median if len(members) >= FEWEST else 0.0
             found |= {
                 (host, name): f"its clock differs by {abs(value - base):.1f} s"
-                for host, name, value in group
+                for host, name, value in members
                 if abs(value - base) > _CLOCK
             }
-        elif len(group) >= _FEWEST and len({host for host, _, _ in group}) > 1:
+        elif len(members) >= FEWEST and len({host for host, _, _ in members}) > 1:
             measure = MEASURES[kind]
-            for host, name, value in group:
+            for host, name, value in members:
                 if how := measure.far(value, median):
                     found[host, name] = f"{measure.title} {name.partition(':')[2]}".rstrip() + f" {how}"
     return found
+
+
+def kinds(found: Found) -> set[str]:
+    """What is to be measured again."""
+    return {name.partition(":")[0].partition("_")[0] for _, name in found}
 
 
 def by_host(found: Found) -> dict[str, str]:
