@@ -38,11 +38,11 @@ class Measure(Value):
         """How a value is far from the median; empty where it is not."""
         if self.of_time:
             good = value <= self.enough or median >= self.least * value
-            return "" if good else f"{value:.3g} {self.unit}, where the median is {median:.3g} {self.unit}"
+            return "" if good else f"{_short(value)} {self.unit}, where the median is {_short(median)} {self.unit}"
         part = value / median if median else 1.0
         if part >= self.least or 0 < self.enough <= value:
             return ""
-        return f"{100 * part:.0f} % of the median ({value:.3g} of {median:.3g} {self.unit})"
+        return f"{100 * part:.0f} % of the median ({_short(value)} of {_short(median)} {self.unit})"
 
 
 # What follows a colon in the name of a value tells values of one host apart: gpu:0.
@@ -141,6 +141,10 @@ def best(pairs: Sequence[tuple[Sequence[str], Mapping[str, float]]]) -> dict[str
             for name, value in values.items():
                 mine[name] = (min if MEASURES[name].of_time else max)(mine.get(name, value), value)
     return found
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def _median(values: Sequence[float]) -> float:

@@ -120,7 +120,8 @@ class HostCheck:
             ways = [end.get("bandwidth", 0.0) for end in ends]
             values = {"bandwidth": min(ways, default=0.0)}
             values |= {name: end[name] for end in ends for name in end.keys() & {"latency"}}
-            made.append((pair, values))
+            if ends:
+                made.append((pair, values))
         return made
 
     def _ask(self, orders: Mapping[str, Record], how: str) -> dict[str, Record]:
@@ -130,6 +131,8 @@ class HostCheck:
             orders: Host -> what it is to measure.
             how: For the status.
         """
+        if self._system.monotonic() >= self._deadline:
+            return {}
         self._number += 1
         answers = self._hosts.reports.checked
         for host, order in orders.items():
