@@ -104,12 +104,8 @@ class TerminatedError(GridtfError):
     """Agents received a termination signal from outside gridtf: the scheduler is ending the job or a part of it."""
 
 
-class HostLostError(GridtfError):
-    """Contact with a host was lost."""
-
-
-class CleanedUpError(GridtfError):
-    """The scheduler has ended what runs on a host, while it cleaned up there after an earlier start of the job.
+class HostError(GridtfError):
+    """Something has happened to a host.
 
     Attributes:
         host: The host.
@@ -118,6 +114,14 @@ class CleanedUpError(GridtfError):
     def __init__(self, what: str, *, why: str = "", hint: str = "", host: str = "") -> None:
         super().__init__(what, why=why, hint=hint)
         self.host = host
+
+
+class HostLostError(HostError):
+    """Contact with a host was lost."""
+
+
+class CleanedUpError(HostError):
+    """The scheduler has ended what runs on a host, while it cleaned up there after an earlier start of the job."""
 
 
 class BadHostError(GridtfError):

@@ -47,6 +47,7 @@ MOMENTS = {
         "clean": "remove run directories of jobs that ended long ago",
     },
     "for a site": {
+        "nodes": "show hosts that were bad in your jobs, or forget them",
         "metrics": "print your waiting and running jobs as metrics, for Prometheus",
         "completion": "print the code for tab completion in bash, zsh or fish",
         "bootstrap-path": "print where gridtf-bootstrap.sh is, for your own job scripts",

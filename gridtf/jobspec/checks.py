@@ -297,9 +297,14 @@ def _check_texts(spec: JobSpec) -> None:
         if value not in (None, *words):
             choices = ", ".join(words)
             raise SpecError(key, f"{spell(value)} is not one of {choices}", hint=nearest(str(value), list(words)))
-    hook: object = spec.hook
-    if not isinstance(hook, bool):
-        raise SpecError("hook", f"{spell(hook)} is neither true nor false", hint="write hook = false, or leave it out")
+
+
+def _check_truths(spec: JobSpec) -> None:
+    for key, other in (("hook", "false"), ("snapshot", "true"), ("avoid_bad_hosts", "true")):
+        value = getattr(spec, key)
+        if not isinstance(value, bool):
+            hint = f"write {key} = {other}, or leave it out"
+            raise SpecError(key, f"{spell(value)} is neither true nor false", hint=hint)
 
 
 def _check_sizes(spec: JobSpec) -> None:
@@ -558,10 +563,6 @@ def _check_around(spec: JobSpec) -> None:
             what = f"{spell(path)} would be {name} on the hosts, as {spell(names[name])}"
             raise SpecError(f"stage.{number}", what, hint="rename one of them, or leave it out")
         names[name] = path
-    snapshot: object = spec.snapshot
-    if not isinstance(snapshot, bool):
-        what = f"{spell(snapshot)} is neither true nor false"
-        raise SpecError("snapshot", what, hint="write snapshot = true, or leave it out")
 
 
 # --- program, network, container
@@ -648,6 +649,6 @@ def _check_container(spec: JobSpec) -> None:
 
 
 CHECKS = (
-    *(_check_types, _check_params, _check_texts, _check_sizes, _check_tasks),
+    *(_check_types, _check_params, _check_texts, _check_truths, _check_sizes, _check_tasks),
     *(_check_around, _check_program, _check_network, _check_container),
 )

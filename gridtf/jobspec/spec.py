@@ -166,6 +166,9 @@ class JobSpec(_Keywords):
             host was lost. All tasks start again.
         spare_nodes: Hosts that are requested in addition to ``nodes``, for restarts without those that were lost. A
             range in ``nodes`` allows restarts with fewer hosts instead. Slurm and Grid Engine only.
+        avoid_bad_hosts: Whether hosts that were bad in at least two of your jobs within seven days, or that the site
+            has marked, are excluded: at most a tenth of those that could run the job (of ten or fewer hosts one), and
+            none that it needs. Slurm and Grid Engine only.
         stall_after: How long no task does anything until the job is stalled, as text such as "10m" or in minutes, like
             ``time``: no line in a log, no reported step, less than 1 % of a core, and stacks that do not change.
             "off" or 0: stalls are not detected.
@@ -243,6 +246,7 @@ class JobSpec(_Keywords):
     hook: bool = True
     restarts: int = 0
     spare_nodes: int = 0
+    avoid_bad_hosts: bool = False
     stall_after: str | int = "10m"
     on_stall: str = "report"
     check: str = "off"

@@ -188,7 +188,13 @@ def prepare(
 
         with _located(sources):
             plan = chains.with_conditions(plan)
-    return scheduler.login.with_site(plan)
+    plan = scheduler.login.with_site(plan)
+    if not scheduler.login.cluster(os.environ):
+        return plan
+    from gridtf.login import badhosts
+
+    with _located(sources):
+        return badhosts.considered(plan)
 
 
 def script(plan: Plan) -> str:
@@ -245,7 +251,7 @@ def _make_run_dir(plan: Plan) -> Plan:
 
 def notes_of(plan: Plan) -> tuple[str, ...]:
     """What users may not expect of a job, one line each, as far as no scheduler is asked."""
-    of_job = precheck.notes(plan.spec)
+    of_job = (*precheck.notes(plan.spec), *plan.bad_hosts)
     if plan.sweep is None or plan.sweep.numbers:  # those of a sweep have been told at its first submission
         return of_job
     from gridtf.jobspec import sweep

@@ -62,6 +62,7 @@ class Plan(Value):
             in the snapshot then.
         sweep: The rows of parameters whose jobs are the elements of its array; None: it is one job.
         waits_for: Ids of the jobs that have to end before it starts: the scheduler is asked for no more than that.
+        bad_hosts: Notes on hosts that were bad in earlier jobs: those that the request excludes, and others.
     """
 
     spec: JobSpec
@@ -78,6 +79,7 @@ class Plan(Value):
     moved: tuple[str, ...] = ()
     sweep: Sweep | None = None
     waits_for: tuple[str, ...] = ()
+    bad_hosts: tuple[str, ...] = ()
 
 
 # in submitted.json as well, of no use to a scheduler; `name` is, for jobs of hand-written scripts

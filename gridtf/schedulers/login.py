@@ -185,6 +185,43 @@ class Login(ABC):
         """
         return ()
 
+    def cluster(self, environ: Mapping[str, str]) -> str:
+        """What tells the hosts of this scheduler from hosts of other clusters that have the same names. Called on the
+        login node and in jobs.
+
+        Args:
+            environ: The environment of the commands, or of the job.
+
+        Returns:
+            The scheduler's name, a colon, and a name that may be unknown, as in ``slurm:``; empty where nothing is to
+            be remembered of its hosts, such as this machine.
+        """
+        return ""
+
+    def room(self, plan: Plan) -> tuple[dict[str, int], int]:
+        """Ask the scheduler for the hosts that may run a job, those that are in use included.
+
+        Returns:
+            Host -> how much of the job it has room for, in hosts or slots, 0 while it is out of service; and how much
+            the job needs at least. No hosts where that is not known.
+
+        Raises:
+            SchedulerError: When the scheduler does not answer.
+        """
+        return {}, 0
+
+    def out_of_service(self, host: str, reason: str) -> Sequence[str]:
+        """The command with which staff takes a host out of service. Pure.
+
+        Args:
+            host: The name of the host.
+            reason: Why.
+
+        Returns:
+            Its words; empty: there is none.
+        """
+        return ()
+
     def server(self, job: JobIdentity, environ: Mapping[str, str]) -> str:
         """What tells the server that query and accounting ask about a job from others that the same commands may ask.
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Collection, Mapping
 
 from gridtf.bootstrap.judge import hostcheck as judge
+from gridtf.bootstrap.launcher import remember
 from gridtf.bootstrap.launcher.contact import Contact
 from gridtf.bootstrap.launcher.hosts import HostMonitor
 from gridtf.bootstrap.launcher.reporter import Reporter
@@ -70,7 +71,7 @@ class HostCheck:
 
     def _needless(self) -> str:
         """Why the hosts need not be checked; empty where they do."""
-        job, system = self._job, self._system
+        job = self._job
         array = RunDir(job.run.path.parents[1])
         if job.run.path.parent == array.elements:
             sweep = read_record(array.sweep, recordtypes.Sweep, own=True)
@@ -78,13 +79,30 @@ class HostCheck:
                 return "the first element of the sweep does that"
         if self._reporter.attempt.number > 1:
             return "the first attempt has done that"
-        passed = hosthistory.checked_since(system.environ, self._cluster, system.time() - _VALID)
-        return "they have passed a check within a day" if passed.issuperset(self._plan.hosts) else ""
+        return "they have passed a check within a day" if self._passed() else ""
+
+    def _passed(self) -> bool:
+        """Whether all hosts have passed a check of late."""
+        environ, since = self._system.environ, self._system.time() - _VALID
+        answer, answers = os.pipe()
+
+        def look() -> None:
+            if hosthistory.checked_since(environ, self._cluster, since).issuperset(self._plan.hosts):
+                os.write(answers, b"yes")
+
+        remember.aside(self._job, look)
+        os.close(answers)
+        os.set_blocking(answer, False)
+        try:
+            return bool(os.read(answer, 3))
+        except BlockingIOError:  # the process still looks
+            return False
+        finally:
+            os.close(answer)
 
     @property
     def _cluster(self) -> str:
-        login = self._job.scheduler.login
-        return str(getattr(login, "cluster", str)(self._system.environ))
+        return self._job.scheduler.login.cluster(self._system.environ)
 
     def _measure(self, kinds: Collection[str]) -> dict[str, dict[str, float]]:
         """Measure on all hosts that still answer. Returns host -> name of a value -> the value."""
@@ -167,9 +185,13 @@ class HostCheck:
         record = {"nonce": self._plan.nonce, "time": now, "seconds": seconds, "gpu_seconds": seconds * gpus}
         record |= {"values": values, "missing": self._missing, "bad": bad}
         self._reporter.recorder.write(self._plan.attempt.check, json.dumps(record, indent=1))
-        if job.scheduler.injob.is_exclusive(job.request):
-            environ, cluster = self._system.environ, self._cluster
-            about = job.job_id, now, hosthistory.CHECK
-            hosthistory.note(environ, [hosthistory.Finding(host, *about, why, cluster) for host, why in bad.items()])
+        if (cluster := self._cluster) and job.scheduler.injob.is_exclusive(job.request):
+            environ, about = self._system.environ, (job.job_id, now, hosthistory.CHECK)
+            noted = [hosthistory.Finding(host, *about, why, cluster) for host, why in bad.items()]
             passed = [host for host in values if host not in bad] if len(values) >= judge.FEWEST else []
-            hosthistory.note_checked(environ, passed, now, cluster)
+
+            def write() -> None:
+                hosthistory.note(environ, noted)
+                hosthistory.note_checked(environ, passed, now, cluster)
+
+            remember.aside(job, write)

@@ -119,6 +119,7 @@ class HostMonitor(Fields):
                 raise HostLostError(
                     f"no heartbeat from host {host} for {watch.limit:g} s",
                     hint="has the host crashed, or lost its network?",
+                    host=host,
                 )
         now = self.system.monotonic()
         for host, since in self.listener.lost.items():
@@ -128,6 +129,7 @@ class HostMonitor(Fields):
                     f"the agent on host {host} has closed its connection and has not come back within "
                     f"{RECONNECT_LIMIT:g} s",
                     hint="has the host crashed, or has a firewall closed the connection?",
+                    host=host,
                 )
 
     def check_starts(self) -> None:

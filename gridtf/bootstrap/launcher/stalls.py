@@ -68,6 +68,14 @@ class Dump(Value):
         packed = self.packed()
         return stacks.summary(stacks.groups(packed["tasks"], packed["stacks"]))
 
+    def waits_for_disk(self) -> str:
+        """The host with tasks that wait for a disk or a file system, where it is one of several; else empty."""
+        halted = {
+            task["host"] for task in self.tasks.values() if any(each["state"] == "D" for each in task["processes"])
+        }
+        several = len({task["host"] for task in self.tasks.values()}) > 1
+        return halted.pop() if several and len(halted) == 1 else ""
+
 
 class Stalls:
     """Looks after an attempt: answers requests for stacks, and finds out whether the job is stalled.
@@ -77,6 +85,9 @@ class Stalls:
         hosts: Its hosts.
         nonce: The nonce of the attempt.
         recorder: What writes the answer.
+
+    Attributes:
+        host: The one host, of several, whose tasks a stalled job waits for, since its disk does not respond; or empty.
     """
 
     def __init__(
@@ -93,6 +104,7 @@ class Stalls:
         self._since: float | None = None  # since when the job has been quiet
         self._first: Dump | None = None
         self._stalled = ""  # where the tasks of a stalled job are
+        self.host = ""
 
     def ask(self, request: str) -> None:
         """Have a request answered: its id."""
@@ -160,7 +172,7 @@ class Stalls:
         if since is None or self._since is None or since > self._since + _SAME:
             if self._stalled:
                 self._system.log("the job is not stalled any more")
-            self._since, self._first, self._stalled = since, None, ""
+            self._since, self._first, self._stalled, self.host = since, None, "", ""
         if self._since is None or self._stalled or self._system.time() - self._since < after:
             return
         if self._first is None:
@@ -182,5 +194,5 @@ class Stalls:
         first, self._first = self._first, taken
         whole = first is not None and not first.missing and not taken.missing
         if first is not None and whole and stacks.equal(first.tasks, taken.tasks) and self._runs():
-            self._stalled = taken.summary()
+            self._stalled, self.host = taken.summary(), taken.waits_for_disk()
             self._system.log(self._text())

@@ -123,6 +123,11 @@ class Watch:
         self._aborted = self._aborted or self._job.system.monotonic()
         return self._job.system.monotonic() - self._aborted < _ABORTED_LIMIT
 
+    @property
+    def stalled_host(self) -> str:
+        """The host that the tasks of a stalled job wait for; empty where there is none, or it is not known."""
+        return self._stalls.host
+
     def end(self) -> None:
         """End the process that looks for requests of users."""
         self._requests.end()

@@ -89,6 +89,27 @@ def check(plan: Plan, *, limit: float = QUERY_LIMIT) -> tuple[str, ...]:
     return (*notes, *closed_queues(requested, _unusable_queues()))
 
 
+def room(plan: Plan) -> tuple[dict[str, int], int]:
+    """The hosts that may run a job, as Login.room, in slots; none where raw options choose them, or GPUs decide it."""
+    requested, request = Requested.of(plan), plan.request
+    chosen = requests_gpus(request) and request.chosen("nodes") is None
+    if chosen or directives.native_has(request, HOST) or directives.native_has(request, "hostname"):
+        return {}, 0
+    need, pe = requested.slots.low, offers.known_pe(requested.pe) if requested.pe else None
+    # the slots of a host that the job can use, and those that it needs of each
+    most = (pe and pe.fixed) or -(-need // max(request.nodes[0], 1))
+    least = need if pe and pe.rule == "$pe_slots" else 1
+    amounts = ",".join(f"{name}={amount}" for name, amount in requested.resources.items() if name != HOST)
+    options = {"-q": ",".join(requested.queues), "-pe": requested.pe, "-l": amounts}
+    given = [word for option, value in options.items() if value for word in (option, value)]
+    slots = offers.parse_slots(sge.printed(["qstat", "-f", "-xml", *given], limit=QUERY_LIMIT))
+    return {
+        host: min(number, most) if number >= least else 0
+        for host, number in slots.items()
+        if not any(fnmatch.fnmatchcase(host.lower(), name.lower()) for name in request.options.get("exclude", ()))
+    }, need
+
+
 def _verify(how: str, script: str, *options: str, limit: float = QUERY_LIMIT) -> Answer:
     """qsub -w HOW; options override those in the script's head."""
     return sge.run(["qsub", "-w", how, *options], limit=limit, text=script)

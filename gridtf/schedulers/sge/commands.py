@@ -61,7 +61,7 @@ class GridEngineCommands(Commands):
                 f"Grid Engine's commands do not find their cell: {message}",
                 hint="load Grid Engine's settings: `source $SGE_ROOT/$SGE_CELL/common/settings.sh` or `module load`",
             )
-        host = _qmaster(os.environ)
+        host = qmaster(os.environ)
         what = f"Grid Engine's qmaster{f' on {host}' if host else ''} does not answer: {message}"
         return NoAnswerError(what, hint=TRY_LATER)
 
@@ -83,7 +83,7 @@ def _lines(text: str) -> list[str]:
     return [plain for line in lines if line not in _CLOSING and (plain := re.sub(_OPENING, "", line))]
 
 
-def _qmaster(environ: Mapping[str, str]) -> str:
+def qmaster(environ: Mapping[str, str]) -> str:
     """The host in $SGE_ROOT/$SGE_CELL/common/act_qmaster; empty where it cannot be read."""
     file = Path(environ.get("SGE_ROOT") or "/", environ.get("SGE_CELL") or "default", "common/act_qmaster")
     try:

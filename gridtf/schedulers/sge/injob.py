@@ -357,7 +357,7 @@ def agent_end(host: str, pe: str, code: int, printed: Sequence[str]) -> AgentEnd
         error = GridtfError(what, hint="was it killed by hand?")
     elif code == 0:  # the launcher has not told the agent to end, so qrsh has lost it
         hint = "has the host crashed, or was sge_shepherd killed there?"
-        error = HostLostError(f"the connection to host {host} is lost", why=why, hint=hint)
+        error = HostLostError(f"the connection to host {host} is lost", why=why, hint=hint, host=host)
     elif code == _HUNG_UP:
         what = (
             f"the process that started the agent on host {host} was killed: its sge_shepherd, or all of the job there"

@@ -13,7 +13,7 @@ from gridtf.jobspec.checks import spell
 from gridtf.schedulers.api import JobIdentity, Plan, SubmitResult
 from gridtf.schedulers.login import CommandLogin, check_shared
 from gridtf.schedulers.sge import directives, query, submit
-from gridtf.schedulers.sge.commands import sge
+from gridtf.schedulers.sge.commands import qmaster, sge
 
 if TYPE_CHECKING:
     from gridtf.findings import Examination
@@ -90,6 +90,17 @@ class GridEngineLogin(CommandLogin):
         check_shared(plan)
         notes = advice.check_array(plan.request) if plan.request.at_once else ()
         return (*notes, *advice.check(plan))
+
+    def cluster(self, environ: Mapping[str, str]) -> str:
+        return f"sge:{qmaster(environ)}"
+
+    def room(self, plan: Plan) -> tuple[dict[str, int], int]:
+        from gridtf.schedulers.sge import advice
+
+        return advice.room(plan)
+
+    def out_of_service(self, host: str, reason: str) -> Sequence[str]:
+        return ("qmod", "-d", f"*@{host}")  # which keeps no reason
 
     def submit(self, plan: Plan) -> SubmitResult:
         return submit.submit(self, plan, super().submit)

@@ -179,6 +179,17 @@ def parse_usable(text: str) -> dict[str, bool]:
     return {name: total > bad for name, (total, _, bad) in numbers.items() if total is not None and bad is not None}
 
 
+def parse_slots(text: str) -> dict[str, int]:
+    """Parse the output of ``qstat -f -xml``: host -> the most slots of a queue on it, 0 where none is in service."""
+    found: dict[str, int] = {}
+    for instance in text.split("<Queue-List>")[1:]:
+        values = dict(re.findall(r"<(name|slots_total|state)>([^<]*)<", instance.partition("<job_list")[0]))
+        number = 0 if {*"uEd"} & {*values.get("state", "")} else whole(values.get("slots_total", "")) or 0
+        host = values.get("name", "").partition("@")[2]
+        found[host] = max(found.get(host, 0), number)
+    return found
+
+
 def parse_resources(text: str) -> list[Resource]:
     """Parse the output of ``qconf -sc``: name, shortcut, type, relation, requestable, consumable, … one row a line."""
     rows = (line.split() for line in text.splitlines() if not line.startswith("#"))

@@ -18,7 +18,7 @@ from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.sweep import too_many
 from gridtf.jobspec.units import format_walltime, parse_memory, parse_nodes, parse_walltime
 from gridtf.schedulers.api import Plan
-from gridtf.schedulers.slurm import offers, submit
+from gridtf.schedulers.slurm import hostlist, offers, submit
 from gridtf.schedulers.slurm.commands import complaint, slurm
 from gridtf.schedulers.slurm.offers import Nodes, Partition, list_partitions, parsed, show_gpus, show_walltime
 from gridtf.text import counted, toml, whole
@@ -38,6 +38,8 @@ _VARIABLES = {name.lower().replace("_", "-"): f"SBATCH_{name}" for name in _SAME
     "mem": "SBATCH_MEM_PER_NODE",
     "array": "SBATCH_ARRAY_INX",
 }
+# Options that choose among the nodes of a partition.
+_CHOOSING = frozenset({"constraint", "nodelist", "nodefile", "reservation", "cluster-constraint", "prefer"})
 # Options that sbatch copies from the first component of a heterogeneous job to the others.
 _COPIED = ("time", "account", "qos", "mem")
 # 2, gpu:2, a100:2, gpu:2080ti:2, gpu:1g.10gb:1; gres/gpu:2
@@ -68,6 +70,10 @@ class ComponentRequest(Value):
     gpus: int = 0
     gpu_type: str = ""
     tasks: int = 1
+
+    def fits(self, node: Nodes) -> bool:
+        """Whether a node has as much as is requested of each."""
+        return node.gpus(self.gpu_type) >= self.gpus and node.cpus >= self.cpus and node.mem >= self.mem
 
     def key(self, option: str) -> str:
         """The key of the job file, or the variable, to name in an error about this option of sbatch."""
@@ -244,6 +250,23 @@ def check(plan: Plan, *, limit: float | None = None) -> tuple[str, ...]:
     return (*notes, *judge(requests, answer.code, answer.text, partitions, available=available))
 
 
+def room(plan: Plan) -> tuple[dict[str, int], int]:
+    """The nodes that may run a job, as Login.room; none where other options than the partition choose them."""
+    options = submit.parse_native(submit.directives(plan))
+    if options.keys() & _CHOOSING or len(plan.request.components) > 1 or submit.clusters(plan, os.environ):
+        return {}, 0
+    (request,) = component_requests(plan, os.environ)
+    excluded = {*hostlist.expand(options.get("exclude", ""))}
+    return {
+        name: int(nodes.works)
+        for partition in _chosen(request, offers.query_partitions())
+        for nodes in partition.nodes
+        if request.fits(nodes)
+        for name in hostlist.expand(nodes.names)
+        if name not in excluded
+    }, request.nodes
+
+
 def judge(
     requests: Sequence[ComponentRequest],
     code: int,
@@ -387,13 +410,18 @@ def _too_much(request: ComponentRequest, partition: Partition, partitions: Seque
         ("nodes", nodes, f"{nodes} nodes with {each} requested, partition {{}} has {{}} such nodes", enough),
     )
 
-    def fits(node: Nodes) -> bool:
-        return node.gpus(request.gpu_type) >= gpus and node.cpus >= cpus and node.mem >= mem
-
     def has(other: Partition) -> tuple[int, ...]:
         allowed, most_gpus = other.most_nodes or other.size, other.most(lambda node: node.gpus(request.gpu_type))
         most_cpus, most_mem = other.most(lambda node: node.cpus), other.most(lambda node: node.mem)
-        return other.size, min(other.size, allowed), most_gpus, most_gpus, most_cpus, most_mem, other.fitting(fits)
+        return (
+            other.size,
+            min(other.size, allowed),
+            most_gpus,
+            most_gpus,
+            most_cpus,
+            most_mem,
+            other.fitting(request.fits),
+        )
 
     def show(other: Partition) -> str:
         return show_gpus(other) if option == "gpus" else f"{has(other)[row]}{' MiB' if option == 'mem' else ''}"

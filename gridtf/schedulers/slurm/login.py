@@ -91,6 +91,17 @@ class SlurmLogin(CommandLogin):
         answer = slurm.run(["squeue", *options, *several, shown], limit=slurm.query_limit)
         return submit.parse_logs(answer.out, plan.run_dir, len(plan.request.components))
 
+    def cluster(self, environ: Mapping[str, str]) -> str:
+        return f"slurm:{environ.get('SLURM_CLUSTER_NAME', '').lower() or query.local_cluster(environ)}"
+
+    def room(self, plan: Plan) -> tuple[dict[str, int], int]:
+        from gridtf.schedulers.slurm import advice
+
+        return advice.room(plan)
+
+    def out_of_service(self, host: str, reason: str) -> Sequence[str]:
+        return ("scontrol", "update", f"nodename={host}", "state=drain", f"reason={reason}")
+
     def server(self, job: JobIdentity, environ: Mapping[str, str]) -> str:
         return "\n".join((super().server(job, environ), *query.cluster_option(job)))
 

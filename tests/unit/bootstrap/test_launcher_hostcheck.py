@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gridtf.bootstrap.launcher import remember
 from gridtf.bootstrap.wire import messages
 from gridtf.run import hosthistory, jsonlines, recordtypes
 from gridtf.run.rundir import Record, RunDir, read_record, write_record
@@ -16,6 +17,12 @@ from tests.unit.bootstrap.test_launcher import Attempt
 
 HOSTS = ("h0", "h1", "h2", "h3")
 WELL = {"cpu": 800.0, "memory": 10.0, "tmp_write": 900.0, "tmp_read": 900.0, "run_write": 300.0, "run_read": 900.0}
+
+
+@pytest.fixture(autouse=True)
+def _no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a process of its own does, lest the home folder hangs, is done here."""
+    monkeypatch.setattr(remember, "aside", lambda job, write: write())
 
 
 class Checked(Attempt):
