@@ -125,15 +125,7 @@ class CleanedUpError(HostError):
 
 
 class BadHostError(GridtfError):
-    """The check before training has found hosts that are far from the others.
-
-    Attributes:
-        hosts: Those for which the allocation has spare ones; none where the job is to end.
-    """
-
-    def __init__(self, what: str, *, why: str = "", hint: str = "", hosts: tuple[str, ...] = ()) -> None:
-        super().__init__(what, why=why, hint=hint)
-        self.hosts = hosts
+    """The check before training has found hosts that are far from the others."""
 
 
 _SLIP = 0.9  # by difflib; one wrong letter in a long word, beside which less similar words are no help

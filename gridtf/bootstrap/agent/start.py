@@ -236,9 +236,17 @@ class Start:
             return None
         from gridtf.bootstrap.agent import hostcheck
 
-        base = schedulers.without_place(grant.environment(system.environ), self._scheduler)
-        command = hostcheck.command(plan, state.host, base, state.local_dir, entrance)
-        return hostcheck.HostCheck(command, plan.cwd, state, self._conversation, system)
+        task = max(self._mine, key=lambda task: task.gpus)
+        threads = str(min(len(os.sched_getaffinity(0)), sum(task.cpus or 1 for task in self._mine)))
+        given = {**plan.spec.env, **plan.spec.task(task.type).env, **dict.fromkeys(hostcheck.THREADS, threads)}
+        env = {**schedulers.without_place(grant.environment(system.environ), self._scheduler), **given}
+        program = environment.program(plan, task)
+        python = program if program.rpartition("/")[2].startswith("python") else plan.python
+        argv = [python, str(hostcheck.PROGRAM)]
+        if entrance:
+            argv, env = self._contained(entrance, task, {*given}, argv, env)
+        whole = Program(argv, env, plan.cwd, plan.attempt.agents_log)
+        return hostcheck.HostCheck(whole, state, self._conversation, system)
 
     def _wait_for_rendezvous(self, check: HostCheck | None) -> Rendezvous:
         limit = self._plan.spec.start_timeout + _RENDEZVOUS_MARGIN
@@ -277,7 +285,7 @@ class Start:
             env = environment.task_environment(base, plan, task, cluster, self._shares[task.name], folder, hook)
             own = argv = environment.command(plan, task, cluster, environment.HOME, package)
             if entrance:
-                argv, env = self._contained(entrance, task, cluster, argv, env)
+                argv, env = self._contained(entrance, task, environment.own_variables(plan, task, cluster), argv, env)
             env.update(given)
             descriptors = [int(given["PMI_FD"])] if "PMI_FD" in given else []
             chosen = plan.spec.task(task.type).on_failure is not None
@@ -321,16 +329,17 @@ class Start:
         return environment.package_folder(folder or plan.attempt.path / "python" / self._state.host)
 
     def _contained(
-        self, entrance: Entrance, task: PlacedTask, cluster: Rendezvous, argv: list[str], env: dict[str, str]
+        self, entrance: Entrance, task: PlacedTask, own: set[str], argv: list[str], env: dict[str, str]
     ) -> tuple[list[str], dict[str, str]]:
-        """The command line and the environment of a task inside its container."""
+        """The command line and the environment of a task, or of the check, inside its container."""
         from gridtf.bootstrap.agent import containers
 
         plan = self._plan
-        names = {name for name in (contract.STAGED, *environment.own_variables(plan, task, cluster)) if name in env}
+        names = {name for name in (contract.STAGED, *own) if name in env}
+        package = plan.spec.check != "off" or environment.runs_gridtf(plan, task)
         local = [self._state.local_dir] if self._state.local_dir else []
         local += self.stage.folders if self.stage else ()
-        folders = [plan.attempt.run.path, *local, *([environment.HOME] if environment.runs_gridtf(plan, task) else [])]
+        folders = [plan.attempt.run.path, *local, *([environment.HOME] if package else [])]
         whole = containers.command(entrance, plan.spec, argv, plan.cwd, folders, names, gpus=task.gpus > 0)
         return whole, containers.environment(entrance, env, names)
 

@@ -18,27 +18,22 @@ Found = dict[tuple[str, str], str]  # host and name of a value -> what is wrong 
 
 
 class Measure(Value):
-    """One kind of values.
+    """One kind of values, of which more is better.
 
     Attributes:
         title: What is measured.
         unit: Its unit.
-        least: The part of the median's speed below which a host is suspect.
+        least: The part of the median below which a host is suspect.
         enough: A value that is good in any case; 0: there is none.
-        of_time: Whether less is better.
     """
 
     title: str
     unit: str
     least: float
     enough: float = 0.0
-    of_time: bool = False
 
     def far(self, value: float, median: float) -> str:
         """How a value is far from the median; empty where it is not."""
-        if self.of_time:
-            good = value <= self.enough or median >= self.least * value
-            return "" if good else f"{_short(value)} {self.unit}, where the median is {_short(median)} {self.unit}"
         part = value / median if median else 1.0
         if part >= self.least or 0 < self.enough <= value:
             return ""
@@ -55,7 +50,7 @@ MEASURES: Mapping[str, Measure] = {
     "run_write": Measure("writing to the run directory", "MB/s", 0.1, enough=50),
     "run_read": Measure("reading from the run directory", "MB/s", 0.1, enough=50),
     "bandwidth": Measure("bandwidth", "MB/s", 0.4),
-    "latency": Measure("latency", "ms", 0.2, enough=1.0, of_time=True),
+    "round_trips": Measure("round trips", "a second", 0.2, enough=1000),
 }
 CLOCK = "clock"  # seconds that the clock of a host is behind the launcher's
 
@@ -78,32 +73,22 @@ def suspects(values: Values, alike: Mapping[str, Mapping[str, str]]) -> Found:
     found: Found = {}
     for (kind, _), members in groups.items():
         median = _median([value for _, _, value in members])
-        if kind == CLOCK:
-            base = median if len(members) >= FEWEST else 0.0
-            found |= {
-                (host, name): f"its clock differs by {abs(value - base):.1f} s"
-                for host, name, value in members
-                if abs(value - base) > _CLOCK
-            }
-        elif len(members) >= FEWEST and len({host for host, _, _ in members}) > 1:
-            measure = MEASURES[kind]
-            for host, name, value in members:
-                if how := measure.far(value, median):
-                    found[host, name] = f"{measure.title} {name.partition(':')[2]}".rstrip() + f" {how}"
+        comparable = len(members) >= FEWEST and len({host for host, _, _ in members}) > 1
+        for host, name, value in members:
+            how = ""
+            if kind == CLOCK and abs(off := value - (median if comparable else 0.0)) > _CLOCK:
+                how = f"its clock differs by {abs(off):.1f} s"
+            elif kind != CLOCK and comparable and (far := MEASURES[kind].far(value, median)):
+                how = f"{MEASURES[kind].title} {name.partition(':')[2]}".rstrip() + f" {far}"
+            if how:
+                found[host, name] = how
     return found
-
-
-def kinds(found: Found) -> set[str]:
-    """What is to be measured again."""
-    return {name.partition(":")[0].partition("_")[0] for _, name in found}
 
 
 def by_host(found: Found) -> dict[str, str]:
     """Host -> all that is wrong with it."""
-    told: dict[str, list[str]] = {}
-    for (host, _), what in found.items():
-        told.setdefault(host, []).append(what)
-    return {host: ", ".join(texts) for host, texts in told.items()}
+    hosts = dict.fromkeys(host for host, _ in found)
+    return {host: ", ".join(what for (on, _), what in found.items() if on == host) for host in hosts}
 
 
 def rounds(hosts: Sequence[str]) -> list[list[tuple[str, str]]]:
@@ -112,35 +97,24 @@ def rounds(hosts: Sequence[str]) -> list[list[tuple[str, str]]]:
     Returns:
         The pairs of each round, in which no host is twice.
     """
-    count = len(hosts)
-    steps = [(index, (index + step) % count) for step in (1, count // 2) for index in range(count)]
-    left = list(dict.fromkeys(tuple(sorted(pair)) for pair in steps if pair[0] != pair[1]))
-    made = []
-    while left:
-        busy: set[int] = set()
-        now = []
-        for pair in left:
-            if not busy.intersection(pair):
-                busy.update(pair)
-                now.append(pair)
-        left = [pair for pair in left if pair not in now]
-        made.append([(hosts[one], hosts[other]) for one, other in now])
-    return made
+    count, half = len(hosts), len(hosts) // 2
+    ring = [(host, hosts[(index + 1) % count]) for index, host in enumerate(hosts[: count if count > 2 else half])]
+    closing = [ring.pop()] if count % 2 and ring else []
+    far = [(hosts[index], hosts[index + half]) for index in range(half if count > 3 else 0)]
+    return [pairs for pairs in (ring[::2], ring[1::2], closing, far) if pairs]
 
 
-def best(pairs: Sequence[tuple[Sequence[str], Mapping[str, float]]]) -> dict[str, dict[str, float]]:
-    """Host -> the best of its pairs: one end of a slow way is innocent, and has good ways to others.
+def take_best(found: dict[str, dict[str, float]], measured: Mapping[tuple[str, str], Mapping[str, float]]) -> None:
+    """Keep the best of the pairs of each host: one end of a slow way is innocent, and has good ways to others.
 
     Args:
-        pairs: The hosts of each pair, and what was measured between them.
+        found: Host -> name of a value -> the best one, which is changed.
+        measured: Pair of hosts -> name of a value -> the value.
     """
-    found: dict[str, dict[str, float]] = {}
-    for hosts, values in pairs:
-        for host in hosts:
-            mine = found.setdefault(host, {})
+    for pair, values in measured.items():
+        for mine in (found.setdefault(host, {}) for host in pair):
             for name, value in values.items():
-                mine[name] = (min if MEASURES[name].of_time else max)(mine.get(name, value), value)
-    return found
+                mine[name] = max(mine.get(name, value), value)
 
 
 def _short(value: float) -> str:

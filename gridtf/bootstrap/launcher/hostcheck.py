@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 
 from gridtf.bootstrap.judge import hostcheck as judge
 from gridtf.bootstrap.launcher import remember
@@ -14,8 +14,8 @@ from gridtf.bootstrap.launcher.reporter import Reporter
 from gridtf.bootstrap.plan.launchedjob import LaunchedJob
 from gridtf.bootstrap.plan.rendezvous import AttemptPlan
 from gridtf.bootstrap.wire import messages
-from gridtf.run import hosthistory, recordtypes
-from gridtf.run.rundir import Record, RunDir, read_record
+from gridtf.run import hosthistory
+from gridtf.run.rundir import Record, RunDir, listdir
 from gridtf.text import counted, some
 
 _LIMIT = 60.0  # seconds for all of it; a host that has not answered by then hangs
@@ -24,7 +24,8 @@ _TMP_BYTES = 16 << 20  # that each host writes into TMPDIR at once
 _RUN_BYTES = 64 << 20  # that all hosts write into the run directory, in all measurements together
 _MOST_RUN_BYTES = 8 << 20  # that each host writes there at once
 _VALID = 86400.0  # seconds for which a host that has passed need not be checked again
-_NETWORK = frozenset({"bandwidth", "latency"})
+
+Pairs = Sequence[tuple[str, str]]  # of hosts, none of which is in two of them
 
 
 class HostCheck:
@@ -47,7 +48,6 @@ class HostCheck:
         self._hung: list[str] = []
         self._alike: dict[str, dict[str, str]] = {}
         self._missing: dict[str, dict[str, str]] = {}
-        self._ports: dict[str, int] = {}
 
     def run(self) -> dict[str, str]:
         """Check the hosts, unless that is not due. Returns host -> what is wrong with it."""
@@ -56,91 +56,55 @@ class HostCheck:
             return {}
         begin = self._system.monotonic()
         self._hosts.listen()
-        first = ["gpu"] if any(task.gpus for task in self._plan.tasks) else []
-        values = self._measure({*first, "cpu", "memory", "tmp", "run"} | _NETWORK)
-        found = judge.suspects(values, self._alike)
-        for _ in range(_CONFIRMATIONS):
-            if found:
-                again = judge.suspects(self._measure(judge.kinds(found)), self._alike)
-                found = {key: again[key] for key in found if key in again}
+        values = self._measure()
+        found, again = judge.suspects(values, self._alike), 0
+        while found and again < _CONFIRMATIONS:
+            also, again = judge.suspects(self._measure(), self._alike), again + 1
+            found = {key: also[key] for key in found if key in also}
         bad = judge.by_host(found)
-        if 0 < 2 * len(self._hung) <= len(self._plan.hosts):
+        if 2 * len(self._hung) <= len(self._plan.hosts):
             bad |= dict.fromkeys(self._hung, f"its check did not end within {_LIMIT:.0f} s")
         self._record(values, bad, self._system.monotonic() - begin)
         return bad
 
     def _needless(self) -> str:
         """Why the hosts need not be checked; empty where they do."""
-        job = self._job
-        array = RunDir(job.run.path.parents[1])
-        if job.run.path.parent == array.elements:
-            sweep = read_record(array.sweep, recordtypes.Sweep, own=True)
-            if sweep and job.run.path.name != "1":
-                return "the first element of the sweep does that"
+        run, environ = self._job.run, self._system.environ
+        array = RunDir(run.path.parents[1])
+        if run.path.parent == array.elements and run.path.name != "1" and array.sweep.name in listdir(array.path):
+            return "the first element of the sweep does that"
         if self._reporter.attempt.number > 1:
             return "the first attempt has done that"
-        return "they have passed a check within a day" if self._passed() else ""
+        passed = hosthistory.checked_since(environ, self._cluster, self._system.time() - _VALID)
+        return "they have passed a check within a day" if passed.issuperset(self._plan.hosts) else ""
 
-    def _passed(self) -> bool:
-        """Whether all hosts have passed a check of late."""
-        environ, since = self._system.environ, self._system.time() - _VALID
-        answer, answers = os.pipe()
-
-        def look() -> None:
-            if hosthistory.checked_since(environ, self._cluster, since).issuperset(self._plan.hosts):
-                os.write(answers, b"yes")
-
-        remember.aside(self._job, look)
-        os.close(answers)
-        os.set_blocking(answer, False)
-        try:
-            return bool(os.read(answer, 3))
-        except BlockingIOError:  # the process still looks
-            return False
-        finally:
-            os.close(answer)
-
-    @property
-    def _cluster(self) -> str:
-        return self._job.scheduler.login.cluster(self._system.environ)
-
-    def _measure(self, kinds: Collection[str]) -> dict[str, dict[str, float]]:
+    def _measure(self) -> dict[str, dict[str, float]]:
         """Measure on all hosts that still answer. Returns host -> name of a value -> the value."""
         hosts = [host for host in self._plan.hosts if host not in self._hung]
-        share = min(_MOST_RUN_BYTES, _RUN_BYTES // (1 + _CONFIRMATIONS) // len(hosts or [""]))
-        local = [kind for kind in ("gpu", "cpu", "memory", "tmp", "run") if kind in kinds]
-        order = {"measures": local, "tmp": [_TMP_BYTES], "run": [str(self._plan.attempt.path), share]}
-        found = {
-            host: dict(answer["values"]) for host, answer in self._ask(dict.fromkeys(hosts, order), "alone").items()
-        }
-        if _NETWORK.intersection(kinds):
-            pairs = []
-            for pairs_now in judge.rounds([host for host in found if self._ports.get(host)]):
-                pairs += self._measure_pairs(pairs_now)
-            for host, values in judge.best(pairs).items():
-                found[host] |= values
-        for host, values in found.items():
-            values[judge.CLOCK] = self._hosts.reports.clock(host)
-        return found
+        share = min(_MOST_RUN_BYTES, _RUN_BYTES // (1 + _CONFIRMATIONS) // max(1, len(hosts)))
+        kinds = ["gpu"] * any(task.gpus for task in self._plan.tasks) + ["cpu", "memory", "tmp", "run"]
+        order = {"measures": kinds, "tmp": ["", _TMP_BYTES], "run": [str(self._plan.attempt.path), share]}
+        answers = self._ask(dict.fromkeys(hosts, order), "alone")
+        able = {host: answer["port"] for host, answer in answers.items() if answer["port"]}
+        ways: dict[str, dict[str, float]] = {}
+        for pairs in judge.rounds([*able]):
+            judge.take_best(ways, self._measure_pairs(pairs, able))
+        clocks = {host: {judge.CLOCK: answer["late"]} for host, answer in answers.items()}
+        return {host: {**answer["values"], **ways.get(host, {}), **clocks[host]} for host, answer in answers.items()}
 
-    def _measure_pairs(self, pairs: Collection[tuple[str, str]]) -> list[tuple[tuple[str, str], dict[str, float]]]:
-        """Measure the ways within pairs of hosts, none of which is in two of them."""
+    def _measure_pairs(self, pairs: Pairs, ports: Mapping[str, int]) -> dict[tuple[str, str], dict[str, float]]:
+        """Measure the ways within pairs of hosts. Returns the pair -> name of a value -> the value."""
         orders: dict[str, Record] = {}
         for serving, asking in pairs:
-            token = os.urandom(32).hex()
-            peer = [self._hosts.reports.published[serving]["address"], self._ports[serving]]
-            for host, other in ((serving, None), (asking, peer)):
-                orders[host] = {"measures": ["pair"], "peer": other, "token": token}
-        answers = self._ask(orders, "in pairs")
-        made = []
-        for pair in pairs:
-            ends = [answers[host]["values"] for host in pair if host in answers]
-            ways = [end.get("bandwidth", 0.0) for end in ends]
-            values = {"bandwidth": min(ways, default=0.0)}
-            values |= {name: end[name] for end in ends for name in end.keys() & {"latency"}}
-            if ends:
-                made.append((pair, values))
-        return made
+            order = {"measures": ["pair"], "token": os.urandom(32).hex()}
+            peer = [self._hosts.reports.published[serving]["address"], ports[serving]]
+            orders |= {serving: {**order, "peer": None}, asking: {**order, "peer": peer}}
+        answers = {host: answer["values"] for host, answer in self._ask(orders, "in pairs").items()}
+        return {
+            pair: {**end, "bandwidth": min(end.get("bandwidth", 0.0), answers[pair[0]].get("bandwidth", 0.0))}
+            for pair in pairs
+            if pair[0] in answers and (end := answers.get(pair[1])) is not None
+        }
 
     def _ask(self, orders: Mapping[str, Record], how: str) -> dict[str, Record]:
         """Have hosts measure at the same time. Returns host -> its answer; a host that gives none hangs.
@@ -154,20 +118,18 @@ class HostCheck:
         self._number += 1
         answers = self._hosts.reports.checked
         for host, order in orders.items():
-            self._hosts.listener.send(host, messages.CHECK, {**order, "number": self._number})
-        while True:
-            waits = [host for host in orders if answers.get(host, {}).get("number") != self._number]
-            left = self._deadline - self._system.monotonic()
-            if not waits or left <= 0:
-                break
-            self._reporter.report("waiting", f"the hosts are checked, {how}: {some(waits)}")
+            self._hosts.listener.send(host, messages.CHECK, {"number": self._number, "order": order})
+        waiting, left = [*orders], _LIMIT
+        while waiting and left > 0:
+            self._reporter.report("waiting", f"the hosts are checked, {how}: {some(waiting)}")
             self._contact.pause(min(left, self._contact.longest))
             self._hosts.read()
             self._hosts.check()
-        self._hung += waits
-        told = {host: answers[host] for host in orders if host not in waits}
+            waiting = [host for host in waiting if answers.get(host, {}).get("number") != self._number]
+            left = self._deadline - self._system.monotonic()
+        self._hung += waiting
+        told = {host: answers[host] for host in orders if host not in waiting}
         for host, answer in told.items():
-            self._ports[host] = answer["port"]
             self._alike.setdefault(host, {}).update(answer["alike"])
             self._missing.setdefault(host, {}).update(answer["missing"])
         return told
@@ -188,10 +150,10 @@ class HostCheck:
         if (cluster := self._cluster) and job.scheduler.injob.is_exclusive(job.request):
             environ, about = self._system.environ, (job.job_id, now, hosthistory.CHECK)
             noted = [hosthistory.Finding(host, *about, why, cluster) for host, why in bad.items()]
-            passed = [host for host in values if host not in bad] if len(values) >= judge.FEWEST else []
+            passed = [host for host in values if host not in bad and len(values) >= judge.FEWEST]
+            remember.aside(job, lambda: hosthistory.note(environ, noted))
+            remember.aside(job, lambda: hosthistory.note_checked(environ, passed, now, cluster))
 
-            def write() -> None:
-                hosthistory.note(environ, noted)
-                hosthistory.note_checked(environ, passed, now, cluster)
-
-            remember.aside(job, write)
+    @property
+    def _cluster(self) -> str:
+        return self._job.scheduler.login.cluster(self._system.environ)

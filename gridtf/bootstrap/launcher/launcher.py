@@ -135,6 +135,7 @@ class Launcher(Fields):
         self.contact = Contact(job, self.reporter, self.listener, self.hosts, self.trackers)
         self.ending = Ending(job, self.reporter, self.hosts, self.contact)
         self._watch: Watch | None = None
+        self._bad: tuple[str, ...] = ()  # hosts that spare ones replace
         self._told = False  # the verdict, to the log and the events
         self._others: tuple[str, ...] = ()  # the jobs that this one waits for, before its scheduler starts it again
         self._history = self.following.history if self.following else None  # None before the allocation is known
@@ -225,7 +226,7 @@ class Launcher(Fields):
             left={host: max(0.0, limit - silence) for host, silence in self.hosts.left().items()},
             reached=self._progress(),
             alone=self.hosts.alone(self.job.here),
-            bad=self.ending.error.hosts if isinstance(self.ending.error, BadHostError) else (),
+            bad=self._bad,
         )
 
     def conclude(self, end: Verdict) -> int:
@@ -514,9 +515,10 @@ class Launcher(Fields):
         if not bad:
             return ""
         told, hint = some([f"{host}: {what}" for host, what in bad.items()]), f"see {self.attempt.check}"
-        history, hosts = self._history, self.allocation.hosts if self.allocation else ()
-        if history and attempts.without(bad, hosts, self.job.request, history):
-            raise BadHostError(told, why="a spare host takes its place", hint=hint, hosts=tuple(bad))
+        assert self.allocation is not None
+        if self._history and attempts.without(bad, self.allocation.hosts, self.job.request, self._history):
+            self._bad = tuple(bad)
+            raise BadHostError(told, why="a spare host takes its place", hint=hint)
         if plan.spec.on_bad_host == "end":
             raise BadHostError(told, why='on_bad_host is "end"', hint=hint)
         self.reporter.notice(told, hint)

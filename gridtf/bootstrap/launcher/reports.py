@@ -29,7 +29,7 @@ class Reports:
         happened: Events of hosts and tasks, until the owner takes them: as in events.jsonl.
         sampled: Samples, and when logs have grown, until the owner takes them: messages of the kind SAMPLE.
         stacks: Host -> its answer to the last request for stacks.
-        checked: Host -> what it has measured last.
+        checked: Host -> what it has measured last; ``late``: seconds that its clock is behind, and the message's way.
         commands: Commands that run beside tasks, by their ids -> what their events have of them, and the requests.
         gone: Host -> why its agent has ended by itself.
         over: The hosts where no process of the job is left.
@@ -76,8 +76,7 @@ class Reports:
                 about, _ = self.commands.pop(name)
                 self.happened.append({"time": self._system.time(), "event": "exec ended", **about, **content[name]})
         elif kind == messages.CHECKED:
-            self._note_clock(host, content["time"])
-            self.checked[host] = content
+            self.checked[host] = {**content, "late": self._system.time() - content["time"]}
         elif kind == messages.SAMPLE:
             self._note_sample(host, content)
         elif kind == messages.GONE:
@@ -103,7 +102,8 @@ class Reports:
     def _note(self, host: str, state: Record) -> None:
         self.states += 1
         if "time" in state:
-            self._note_clock(host, state["time"])
+            late = self._system.time() - state["time"]
+            self._skew[host] = min(late, self._skew.get(host, late))  # the least has spent the least time on its way
             state = {name: value for name, value in state.items() if name != "time"}
         before = self._states.get(host, {})
         self._states[host] = state
@@ -120,15 +120,6 @@ class Reports:
             self.over.add(host)
         if state.get("gone"):
             self.gone[host] = state["gone"]
-
-    def _note_clock(self, host: str, time: float) -> None:
-        """Note what the clock of a host showed when it sent a message."""
-        late = self._system.time() - time
-        self._skew[host] = min(late, self._skew.get(host, late))  # the least has spent the least time on its way
-
-    def clock(self, host: str) -> float:
-        """Seconds that the clock of a host is behind this one."""
-        return self._skew.get(host, 0.0)
 
     def _note_event(self, host: str, name: str, before: Record, task: Record) -> None:
         """Note that a task was started, or has ended."""

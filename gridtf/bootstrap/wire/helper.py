@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 from collections.abc import Callable
 
@@ -79,12 +78,6 @@ class Helper:
         if not data:
             self.forget()
         return data
-
-    def say(self, data: bytes) -> None:
-        """Send something to the process, which may have ended."""
-        if self._line is not None:
-            with contextlib.suppress(OSError):
-                self._line.sendall(data)
 
     def end(self, number: int) -> None:
         """End the process with a signal, and have nothing to do with it any more.

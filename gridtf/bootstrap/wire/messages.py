@@ -56,15 +56,6 @@ _Launcher = {
     "began": float,
     "checkpoint?": bool,
 }
-# the number of the order; bytes to write into TMPDIR; the folder, and bytes to write there; where the other host listens
-_Check = {
-    "number": recordtypes.Count,
-    "measures": [str],
-    "tmp?": [recordtypes.Count],
-    "run?": [(str, recordtypes.Count)],
-    "peer?": ([(str, recordtypes.Count)], None),
-    "token?": _Hex,
-}
 _Hello = {"format": int, "host": str, "environment": bool, "challenge": _Hex, "proof": _Hex}
 _Remote = {"commands": {str: [str]}, "codes": {str: int}}  # number -> (host, command); number -> exit code
 FROM_LAUNCHER: Mapping[str, Any] = MappingProxyType(
@@ -80,7 +71,7 @@ FROM_LAUNCHER: Mapping[str, Any] = MappingProxyType(
         LAUNCHER: _Launcher,
         STOP: recordtypes.Stop,
         DUMP: {"id": recordtypes.Hex},
-        CHECK: _Check,
+        CHECK: {"number": recordtypes.Count, "order": {str: object}},
         ERROR: recordtypes.HostError,
         ALIVE: {},
     }

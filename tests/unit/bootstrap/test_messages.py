@@ -43,7 +43,7 @@ LAUNCHER_SAYS: dict[str, Record] = {
     messages.EXEC: {HEX[:16]: {**ORDER, "certificate": "-----BEGIN"}},
     messages.LAUNCHER: WHO,
     messages.DUMP: {"id": HEX[:16]},
-    messages.CHECK: {"number": 2, "measures": ["pair"], "peer": ["n2", 4711], "token": HEX},
+    messages.CHECK: {"number": 2, "order": {"measures": ["pair"], "peer": ["n2", 4711]}},
     messages.STOP: {"state": "FAILED", "reason": "Ü", "task": None},
     messages.ERROR: ERROR,
     messages.ALIVE: {},
