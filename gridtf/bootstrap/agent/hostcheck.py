@@ -17,14 +17,13 @@ from gridtf.bootstrap.plan import environment
 from gridtf.bootstrap.system import System
 from gridtf.bootstrap.wire import messages
 from gridtf.host import processes
-from gridtf.run import recordtypes
 
 PROGRAM = environment.HOME / "hook" / "hostcheck.py"
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _END_LIMIT = 5.0  # seconds for a process that was killed to leave the GPUs: one that a driver blocks never does
 _MOST = 1 << 16  # bytes that are taken at once
 _LONGEST = 300  # characters of what the program prints in place of an answer
-_VALID = recordtypes.check(recordtypes.Checked)
+_ANSWER = b'{"values": '  # begins an answer: libraries, and a Python that fails, print other lines
 
 
 class HostCheck:
@@ -43,7 +42,10 @@ class HostCheck:
         self._waits, self._heard = False, b""
 
     def look(self) -> None:
-        """Pass a new order on, and the answer to the last one."""
+        """Pass a new order on, and the answer to the last one, until the tasks may start."""
+        if self._talk.rendezvous is not None:
+            self._end()
+            return
         order = self._talk.latest.get(messages.CHECK, {"number": 0})
         if order["number"] > self._number:
             self._number, self._waits, self._heard = order["number"], True, b""
@@ -60,7 +62,7 @@ class HostCheck:
         except OSError:
             said = b""
         self._heard += said
-        answer = next(filter(None, map(self._answer, self._heard.split(b"\n"))), None)
+        answer = next((json.loads(line) for line in self._heard.split(b"\n")[:-1] if line.startswith(_ANSWER)), None)
         if answer is None and not said:
             words = " ".join(self._heard.decode(errors="replace").split())[-_LONGEST:]
             why = dict.fromkeys(order["order"]["measures"], f"the check has ended: {words}".rstrip(": "))
@@ -79,17 +81,11 @@ class HostCheck:
             except OSError as error:
                 theirs.sendall(explain(error, argv[0], cwd, env).encode())
 
-    def _answer(self, line: bytes) -> dict[str, object] | None:
-        """The answer in a line; None where it has none, but what a library prints, or Python before it fails."""
-        with contextlib.suppress(ValueError):
-            record = json.loads(line)
-            return None if _VALID(record) else dict(record)
-        return None
-
-    def end(self) -> None:
+    def _end(self) -> None:
         """End the process, with all that it has started; the GPUs are free then."""
         if self._pid:
             self._system.signal([*self._system.descendants(self._pid), self._pid], signal.SIGKILL)
+            self._line.close()
         deadline = self._system.monotonic() + _END_LIMIT
         while self._pid in self._system.children() and self._system.monotonic() < deadline:
             self._state.supervisor.collect()

@@ -257,8 +257,6 @@ class Start:
             if check:
                 check.look()
             if self._conversation.rendezvous is not None:
-                if check:
-                    check.end()
                 return rendezvous.rendezvous_of(self._conversation.rendezvous)
             self._conversation.report()
         raise NoLauncherError(f"no rendezvous after {limit:.0f} s")

@@ -85,12 +85,6 @@ def suspects(values: Values, alike: Mapping[str, Mapping[str, str]]) -> Found:
     return found
 
 
-def by_host(found: Found) -> dict[str, str]:
-    """Host -> all that is wrong with it."""
-    hosts = dict.fromkeys(host for host, _ in found)
-    return {host: ", ".join(what for (on, _), what in found.items() if on == host) for host in hosts}
-
-
 def rounds(hosts: Sequence[str]) -> list[list[tuple[str, str]]]:
     """Pairs of hosts that measure the way between them: each with its neighbours in a ring, and with one far away.
 

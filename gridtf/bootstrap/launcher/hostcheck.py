@@ -22,7 +22,6 @@ _LIMIT = 60.0  # seconds for all of it; a host that has not answered by then han
 _CONFIRMATIONS = 2  # further measurements that must show the same
 _TMP_BYTES = 16 << 20  # that each host writes into TMPDIR at once
 _RUN_BYTES = 64 << 20  # that all hosts write into the run directory, in all measurements together
-_MOST_RUN_BYTES = 8 << 20  # that each host writes there at once
 _VALID = 86400.0  # seconds for which a host that has passed need not be checked again
 
 Pairs = Sequence[tuple[str, str]]  # of hosts, none of which is in two of them
@@ -51,7 +50,21 @@ class HostCheck:
 
     def run(self) -> dict[str, str]:
         """Check the hosts, unless that is not due. Returns host -> what is wrong with it."""
-        if why := self._needless():
+        job, environ = self._job, self._system.environ
+        array = RunDir(job.run.path.parents[1])
+        recent = hosthistory.checked_since(environ, job.scheduler.login.cluster(environ), self._system.time() - _VALID)
+        why = ""
+        if self._reporter.attempt.number > 1:
+            why = "the first attempt has done that"
+        elif (
+            job.run.path.parent == array.elements
+            and job.run.path.name != "1"
+            and array.sweep.name in listdir(array.path)
+        ):
+            why = "the first element of the sweep does that"
+        elif recent.issuperset(self._plan.hosts):
+            why = "they have passed a check within a day"
+        if why:
             self._reporter.note("check", text=f"the hosts are not checked: {why}")
             return {}
         begin = self._system.monotonic()
@@ -61,27 +74,18 @@ class HostCheck:
         while found and again < _CONFIRMATIONS:
             also, again = judge.suspects(self._measure(), self._alike), again + 1
             found = {key: also[key] for key in found if key in also}
-        bad = judge.by_host(found)
+        bad: dict[str, str] = {}
+        for (host, _), what in found.items():
+            bad[host] = ", ".join(filter(None, (bad.get(host), what)))
         if 2 * len(self._hung) <= len(self._plan.hosts):
             bad |= dict.fromkeys(self._hung, f"its check did not end within {_LIMIT:.0f} s")
         self._record(values, bad, self._system.monotonic() - begin)
         return bad
 
-    def _needless(self) -> str:
-        """Why the hosts need not be checked; empty where they do."""
-        run, environ = self._job.run, self._system.environ
-        array = RunDir(run.path.parents[1])
-        if run.path.parent == array.elements and run.path.name != "1" and array.sweep.name in listdir(array.path):
-            return "the first element of the sweep does that"
-        if self._reporter.attempt.number > 1:
-            return "the first attempt has done that"
-        passed = hosthistory.checked_since(environ, self._cluster, self._system.time() - _VALID)
-        return "they have passed a check within a day" if passed.issuperset(self._plan.hosts) else ""
-
     def _measure(self) -> dict[str, dict[str, float]]:
         """Measure on all hosts that still answer. Returns host -> name of a value -> the value."""
         hosts = [host for host in self._plan.hosts if host not in self._hung]
-        share = min(_MOST_RUN_BYTES, _RUN_BYTES // (1 + _CONFIRMATIONS) // max(1, len(hosts)))
+        share = _RUN_BYTES // (1 + _CONFIRMATIONS) // max(3, len(hosts))
         kinds = ["gpu"] * any(task.gpus for task in self._plan.tasks) + ["cpu", "memory", "tmp", "run"]
         order = {"measures": kinds, "tmp": ["", _TMP_BYTES], "run": [str(self._plan.attempt.path), share]}
         answers = self._ask(dict.fromkeys(hosts, order), "alone")
@@ -147,13 +151,10 @@ class HostCheck:
         record = {"nonce": self._plan.nonce, "time": now, "seconds": seconds, "gpu_seconds": seconds * gpus}
         record |= {"values": values, "missing": self._missing, "bad": bad}
         self._reporter.recorder.write(self._plan.attempt.check, json.dumps(record, indent=1))
-        if (cluster := self._cluster) and job.scheduler.injob.is_exclusive(job.request):
-            environ, about = self._system.environ, (job.job_id, now, hosthistory.CHECK)
+        environ = self._system.environ
+        if (cluster := job.scheduler.login.cluster(environ)) and job.scheduler.injob.is_exclusive(job.request):
+            about = job.job_id, now, hosthistory.CHECK
             noted = [hosthistory.Finding(host, *about, why, cluster) for host, why in bad.items()]
             passed = [host for host in values if host not in bad and len(values) >= judge.FEWEST]
             remember.aside(job, lambda: hosthistory.note(environ, noted))
             remember.aside(job, lambda: hosthistory.note_checked(environ, passed, now, cluster))
-
-    @property
-    def _cluster(self) -> str:
-        return self._job.scheduler.login.cluster(self._system.environ)
