@@ -143,8 +143,8 @@ class HostCheck:
         job, now = self._job, self._system.time()
         gpus = sum(task.gpus for task in self._plan.tasks)
         spent = f", {seconds * gpus:.0f} GPU-seconds" if gpus else ""
-        lacking = {f"{name}: {why}": host for host, missing in self._missing.items() for name, why in missing.items()}
-        without = f"; not measured: {some(list(lacking))}" if lacking else ""
+        lacking = {why: name for missing in self._missing.values() for name, why in missing.items()}
+        without = f"; not measured: {some([f'{name}: {why}' for why, name in lacking.items()])}" if lacking else ""
         count = counted(len(self._plan.hosts), "host")
         outcome = "" if len(self._plan.hosts) == 1 else f": {some(list(bad)) or 'none'} far from the others"
         self._reporter.note("check", text=f"{count} checked in {seconds:.1f} s{spent}{outcome}{without}")
@@ -155,6 +155,7 @@ class HostCheck:
         if (cluster := job.scheduler.login.cluster(environ)) and job.scheduler.injob.is_exclusive(job.request):
             about = job.job_id, now, hosthistory.CHECK
             noted = [hosthistory.Finding(host, *about, why, cluster) for host, why in bad.items()]
-            passed = [host for host in values if host not in bad and len(values) >= judge.FEWEST]
+            measured = [host for host in values if len(values[host]) > 1 and host not in bad]  # more than the clock
+            passed = measured if len(values) >= judge.FEWEST else ()
             remember.aside(job, lambda: hosthistory.note(environ, noted))
             remember.aside(job, lambda: hosthistory.note_checked(environ, passed, now, cluster))

@@ -489,13 +489,10 @@ class Launcher(Fields):
         self.reporter.note("rendezvous")
         differing, in_use = versions.differing(plan.tasks, published), self.hosts.reports.gpus_in_use()
         self.ending.noticed = tuple(filter(None, (differing, in_use)))
-        if differing:
-            self.reporter.notice(differing, versions.ONE_VERSION)
-        if in_use:
-            self.reporter.notice(in_use)
         unfenced = fence.note(published)
-        if unfenced:
-            self.reporter.notice(unfenced)
+        for what, hint in ((differing, versions.ONE_VERSION), (in_use, ""), (unfenced, "")):
+            if what:
+                self.reporter.notice(what, hint)
         bad = self._check_hosts(plan) if plan.spec.check != "off" and self.following is None else ""
         cluster = rendezvous.merge(plan.tasks, published)
         environment.need_room(plan, cluster)
