@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import time
@@ -13,12 +14,13 @@ from gridtf import schedulers
 from gridtf.cli import output, show
 from gridtf.cli.common import new_parser
 from gridtf.cli.tasktable import table
-from gridtf.errors import NotFoundError, SchedulerError
+from gridtf.errors import NotFoundError, RunDirError
+from gridtf.jobspec import config
 from gridtf.jobspec.arguments import Parser
-from gridtf.login import badhosts
 from gridtf.run import hosthistory
 from gridtf.run.hosthistory import Suspect
-from gridtf.text import counted, duration, plain
+from gridtf.text import counted, duration, plain, some
+from gridtf.values import as_dict
 
 
 def parser(**more: Any) -> Parser:
@@ -29,81 +31,42 @@ def parser(**more: Any) -> Parser:
 
 
 def run(arguments: Namespace) -> int:
-    now, known = time.time(), badhosts.known(time.time())
-    if arguments.forget:
-        return _forget(arguments.hosts, known.suspects, now)
-    hosthistory.rewrite(os.environ, now)
+    now, forgotten = time.time(), {*arguments.hosts}
+    known = hosthistory.read(os.environ, now, config.of_site("bad_hosts", os.environ))
+    if unknown := forgotten - {suspect.host for suspect in known.suspects if suspect.findings}:
+        what = f"your jobs have found out nothing about {some([*unknown])}"
+        raise NotFoundError(what, hint="`gridtf nodes` lists the hosts; those of the site's file are your site's")
+    with contextlib.suppress(*[RunDirError] * (not forgotten)):  # as in a home that is read-only
+        hosthistory.rewrite(os.environ, now, forgotten)
     for note in known.notes:
         output.message(f"gridtf: {plain(note)}")
-    records = [_record(suspect) for suspect in known.suspects]
+    shown = [suspect for suspect in known.suspects if suspect.site or suspect.host not in forgotten]
+    records = [{**as_dict(suspect), "staff": _of_staff(suspect)} for suspect in shown]
     if arguments.json:
         output.write(f"{show.as_json(records)}\n")
-    elif not records:
-        output.message("gridtf: your jobs have found no fault with any host within seven days")
+    elif records:
+        output.write(f"{_shown(records, now)}\n")
     else:
-        output.write("".join(f"{line}\n" for line in _shown(records, now)))
+        output.message("gridtf: nothing is known against any host from the last seven days")
     return 0
-
-
-def _forget(hosts: Sequence[str], suspects: Sequence[Suspect], now: float) -> int:
-    """Forget what is known about hosts.
-
-    Raises:
-        NotFoundError: For a host that nothing is known about.
-    """
-    mine = [suspect.host for suspect in suspects if suspect.findings]
-    for host in hosts or ("",):
-        if host not in mine:
-            what = f"your jobs have found nothing out about host {host}" if host else "no host is named"
-            marked = "the site has marked it" if host in {each.host for each in suspects} else ""
-            raise NotFoundError(what, why=marked, hint="`gridtf nodes` lists the hosts with findings")
-    hosthistory.rewrite(os.environ, now, hosts)
-    return 0
-
-
-def _record(suspect: Suspect) -> dict[str, Any]:
-    """A host as --json prints it."""
-    return {
-        "host": suspect.host,
-        "cluster": suspect.cluster,
-        "bad": suspect.bad,
-        "findings": suspect.findings,
-        "jobs": suspect.jobs,
-        "reason": suspect.reason,
-        "expires": suspect.expires,
-        "source": "yours" if suspect.site is None else "site",
-        "staff": _of_staff(suspect),
-    }
 
 
 def _of_staff(suspect: Suspect) -> str:
-    """The command line with which staff takes a bad host out of service; empty: there is none."""
-    try:
-        login = schedulers.get(suspect.cluster.partition(":")[0]).login if suspect.bad and suspect.cluster else None
-    except (NotFoundError, SchedulerError):  # of a plugin that is not installed here
-        login = None
-    return shlex.join(login.out_of_service(suspect.host, suspect.reason)) if login else ""
+    """The command with which staff takes a bad host out of service; empty where there is none."""
+    name = suspect.cluster.partition(":")[0]
+    words = schedulers.get(name).login.out_of_service if suspect.bad and name in schedulers.names() else ()
+    return shlex.join(word.format(host=suspect.host, reason=suspect.reason) for word in words)
 
 
-def _shown(records: Sequence[dict[str, Any]], now: float) -> list[str]:
-    rows = [("HOST", "CLUSTER", "IS", "FINDINGS", "JOBS", "EXPIRES IN", "SOURCE", "REASON")]
+def _shown(records: Sequence[dict[str, Any]], now: float) -> str:
+    rows = [["HOST", "CLUSTER", "IS", "FINDINGS", "JOBS", "EXPIRES IN", "SOURCE", "REASON"]]
     for each in records:
-        found = len(each["findings"])
+        found, source = len(each["findings"]), "site" if each["site"] else "yours"
         state = "bad" if each["bad"] else counted(found, "finding")
         expires = "-" if each["expires"] is None else duration(each["expires"] - now)
-        rows.append(
-            (
-                each["host"],
-                each["cluster"],
-                state,
-                str(found),
-                str(each["jobs"]),
-                expires,
-                each["source"],
-                each["reason"],
-            )
-        )
-    lines = [table([[plain(word) for word in row] for row in rows])]
-    if staff := [plain(each["staff"]) for each in records if each["staff"]]:
-        lines += ["", "to take a bad host out of service, staff would run:", *(f"  {line}" for line in staff)]
-    return lines
+        about = (each["host"], each["cluster"], state, str(found), str(each["jobs"]), expires, source, each["reason"])
+        rows.append([*map(plain, about)])
+    staff = [f"  {plain(each['staff'])}" for each in records if each["staff"]]
+    return "\n".join(
+        [table(rows), *(["", "to take a bad host out of service, staff would run:"] if staff else []), *staff]
+    )

@@ -256,8 +256,6 @@ def _values(plan: Plan) -> Iterator[tuple[str, str]]:
     for key, source in sorted(plan.sources.items(), key=rank):
         if key != "scheduler":
             yield f"{key} = {_shown(key, _look_up(plan.spec, key))}", source
-    if added := [host for host in plan.request.options.get("exclude", ()) if host not in plan.spec.exclude]:
-        yield f"exclude = {json.dumps(added)}", "avoid_bad_hosts, for this submission"
     yield f'scheduler = "{plan.scheduler.name}"', plan.sources["scheduler"]
     for key, default in fields(JobSpec).items():
         if key not in plan.sources and default not in (None, (), {}):

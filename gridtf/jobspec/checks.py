@@ -301,8 +301,7 @@ def _check_texts(spec: JobSpec) -> None:
 
 def _check_truths(spec: JobSpec) -> None:
     for key, other in (("hook", "false"), ("snapshot", "true"), ("avoid_bad_hosts", "true")):
-        value = getattr(spec, key)
-        if not isinstance(value, bool):
+        if not isinstance(value := getattr(spec, key), bool):
             hint = f"write {key} = {other}, or leave it out"
             raise SpecError(key, f"{spell(value)} is neither true nor false", hint=hint)
 

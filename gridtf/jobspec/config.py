@@ -378,8 +378,7 @@ def of_site(name: str, environ: Mapping[str, str]) -> Limit | None:
     for path, missing, is_site in general_files(environ):
         if is_site:
             file = Reader(OPTIONS, environ, Path()).file(path, str(path), missing, unknown={}, is_site=True)
-            limit = file.limits.get(name)
-            return limit and limit.replace(owner=file.owner)
+            return file.limits[name].replace(owner=file.owner) if name in file.limits else None
     return None
 
 

@@ -45,14 +45,11 @@ def parse(name: str, value: object) -> Any:
         SpecError: For a value that cannot be.
     """
     key = f"limits.{name}"
-    if name == "message":
+    texts = {"message": "a text for users whose job is refused", "bad_hosts": "the absolute path of a file"}
+    if name in texts:
         if isinstance(value, str):
             return value
-        raise SpecError(key, "expected a text for users whose job is refused")
-    if name == "bad_hosts":
-        if isinstance(value, str) and value.startswith("/"):
-            return value
-        raise SpecError(key, "expected the absolute path of a file", hint='such as bad_hosts = "/etc/gridtf/bad-hosts"')
+        raise SpecError(key, f"expected {texts[name]}")
     if name == "exec":
         if isinstance(value, bool):
             return value

@@ -15,9 +15,7 @@ from gridtf.login.filters import json_text
 from gridtf.schedulers.api import Plan
 
 # Keys of the specification that only the login side needs; the job does not get them.
-LOGIN_SIDE = frozenset(
-    {"run_dir", "run_root", "template", "native", "partition", "account", "exclude", "notify", "avoid_bad_hosts"}
-)
+LOGIN_SIDE = frozenset({"run_dir", "run_root", "template", "native", "partition", "account", "exclude", "notify"})
 
 # Variables that bash would not pass on unchanged: read-only, set by bash, or evaluated as arithmetic, which runs $(…).
 _BASH_OWN = re.compile(

@@ -189,12 +189,11 @@ def prepare(
         with _located(sources):
             plan = chains.with_conditions(plan)
     plan = scheduler.login.with_site(plan)
-    if not scheduler.login.cluster(os.environ):
-        return plan
-    from gridtf.login import badhosts
+    if scheduler.login.cluster(os.environ):
+        from gridtf.login import badhosts
 
-    with _located(sources):
         return badhosts.considered(plan)
+    return plan
 
 
 def script(plan: Plan) -> str:

@@ -14,7 +14,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from gridtf import files
@@ -22,17 +22,16 @@ from gridtf.errors import GridtfError, RunDirError
 from gridtf.jobspec.limits import Limit
 from gridtf.run import recordtypes, registry
 from gridtf.run.jsonlines import line
-from gridtf.run.rundir import Record, cannot, make_folder, open_log, open_plain, write_text
+from gridtf.run.rundir import make_folder, open_log, read_text, write_text
 from gridtf.text import plain
 from gridtf.values import Value, as_dict
 
-CHECK, LOST, STALLED = "check", "lost", "stalled"  # kinds of findings
+CHECK, LOST, STALLED, PASSED = "check", "lost", "stalled", "passed"  # kinds of findings
 KEPT = 7 * 86400.0  # seconds for which a finding counts
 _AHEAD = 86400.0  # seconds by which the clock of another host may be ahead
-_JOBS = 2  # different jobs whose findings make a host bad
 _MOST = 2000  # lines that are kept when the file is rewritten
 _MOST_BYTES = 1 << 20  # of the file: above, jobs add nothing until a command of the login node has rewritten it
-_MOST_REASON = 200  # characters
+_LONGEST = 200  # characters of a reason
 
 
 class Finding(Value):
@@ -40,9 +39,9 @@ class Finding(Value):
 
     Attributes:
         host: The scheduler's name of the host.
-        job: The scheduler's id of the job; elements of an array are one job.
+        job: The scheduler's id of the job; elements of an array are one job. Empty for PASSED.
         time: In seconds since the epoch.
-        kind: CHECK, LOST or STALLED.
+        kind: CHECK, LOST or STALLED; or PASSED: it has passed a check.
         reason: One line, such as ``GPU 1 has 40 % of the others' speed``; may be empty.
         cluster: What tells the host from hosts of other clusters (Login.cluster).
     """
@@ -55,14 +54,6 @@ class Finding(Value):
     cluster: str = ""
 
 
-class Checked(Value):
-    """That hosts have passed a check, at a time."""
-
-    checked: tuple[str, ...]
-    time: float
-    cluster: str = ""
-
-
 class Suspect(Value):
     """A host with findings.
 
@@ -70,35 +61,21 @@ class Suspect(Value):
         host: Its name.
         cluster: As in Finding; empty: any cluster of this site.
         findings: Those that have not expired, the newest first.
-        site: The reason in the site's file; None: it does not name the host.
+        jobs: How many different jobs they are of.
+        site: Whether the site's file names it.
+        bad: Whether it counts as bad.
+        reason: That of the site, else the newest one, such as ``lost: no heartbeat for 30 s``.
+        expires: When its newest finding expires, in seconds since the epoch; None: there is none.
     """
 
     host: str
     cluster: str
-    findings: tuple[Finding, ...] = ()
-    site: str | None = None
-
-    @property
-    def jobs(self) -> int:
-        """How many different jobs the findings are of."""
-        return len({finding.job for finding in self.findings})
-
-    @property
-    def bad(self) -> bool:
-        """Whether it counts as bad."""
-        return self.site is not None or self.jobs >= _JOBS
-
-    @property
-    def reason(self) -> str:
-        """The newest reason, such as ``lost: no heartbeat for 30 s``."""
-        if self.site is not None:
-            return self.site
-        return f"{self.findings[0].kind}: {self.findings[0].reason}".rstrip(": ")
-
-    @property
-    def expires(self) -> float | None:
-        """When its newest finding expires, in seconds since the epoch; None: the site's file names it."""
-        return None if self.site is not None else self.findings[0].time + KEPT
+    findings: tuple[Finding, ...]
+    jobs: int
+    site: bool
+    bad: bool
+    reason: str
+    expires: float | None
 
 
 class History(Value):
@@ -136,14 +113,14 @@ def note(environ: Mapping[str, str], findings: Iterable[Finding]) -> None:
         environ: As for where.
         findings: What it has found out.
     """
-    _append(
-        environ,
-        (
-            {**as_dict(each), "job": re.split(r"[._+]", each.job)[0], "reason": plain(each.reason)[:_MOST_REASON]}
-            for each in findings
-            if each.cluster
-        ),
-    )
+    known = (each for each in findings if each.cluster)
+    found = [each.replace(job=re.split(r"[._+]", each.job)[0], reason=plain(each.reason)[:_LONGEST]) for each in known]
+    with contextlib.suppress(OSError, GridtfError):
+        make_folder(where(environ).parent, parents=True)
+        with open_log(where(environ)) as file:
+            os.fchmod(file.fileno(), 0o600)
+            if found and os.fstat(file.fileno()).st_size < _MOST_BYTES:
+                file.write(f"\n{''.join(line(as_dict(each)) for each in found)}".encode())  # the last line may be cut
 
 
 def note_checked(environ: Mapping[str, str], hosts: Sequence[str], time: float, cluster: str) -> None:
@@ -155,7 +132,7 @@ def note_checked(environ: Mapping[str, str], hosts: Sequence[str], time: float, 
         time: When, in seconds since the epoch.
         cluster: As in Finding; empty: nothing is remembered.
     """
-    _append(environ, [as_dict(Checked(tuple(hosts), time, cluster))] if cluster and hosts else [])
+    note(environ, [Finding(host, "", time, PASSED, "", cluster) for host in hosts])
 
 
 def checked_since(environ: Mapping[str, str], cluster: str, since: float) -> frozenset[str]:
@@ -166,15 +143,8 @@ def checked_since(environ: Mapping[str, str], cluster: str, since: float) -> fro
         cluster: As in Finding.
         since: In seconds since the epoch.
     """
-    passed: dict[str, float] = {}
-    for entry in _read(environ, since)[0]:
-        if not _same(entry.cluster, cluster):
-            continue
-        if isinstance(entry, Checked):
-            passed |= dict.fromkeys(entry.checked, entry.time)
-        elif passed.get(entry.host, entry.time) <= entry.time:
-            passed.pop(entry.host, None)
-    return frozenset(passed)
+    last = {each.host: each.kind for each in _read(environ, since)[0] if _same(each.cluster, cluster)}
+    return frozenset(host for host, kind in last.items() if kind == PASSED)
 
 
 def read(environ: Mapping[str, str], now: float, site: Limit | None = None) -> History:
@@ -186,16 +156,19 @@ def read(environ: Mapping[str, str], now: float, site: Limit | None = None) -> H
         site: ``bad_hosts`` of the site's file; None: there is none.
     """
     entries, wrong = _read(environ, now - KEPT, now + _AHEAD)
+    marked, also = _of_site(site) if site else ({}, "")
     found: dict[tuple[str, str], list[Finding]] = {}
-    for entry in entries:
-        if isinstance(entry, Finding):
-            found.setdefault((entry.host, entry.cluster), []).append(entry)
-    mine = [Suspect(*key, tuple(sorted(each, key=lambda finding: finding.time)[::-1])) for key, each in found.items()]
-    marked, also = _of_site(site)
-    named = [each.replace(site=marked.get(each.host)) for each in mine]
-    named += [Suspect(host, "", site=why) for host, why in marked.items() if host not in {key[0] for key in found}]
-    worst = sorted(named, key=lambda each: (each.site is None, -each.jobs, -len(each.findings), each.host))
-    return History(tuple(worst), tuple(filter(None, (wrong, also))))
+    for entry in sorted((each for each in entries if each.kind != PASSED), key=lambda each: each.time):
+        found.setdefault((entry.host, entry.cluster), []).insert(0, entry)
+    found |= {(host, ""): [] for host in marked.keys() - {host for host, _ in found}}
+    suspects = []
+    for (host, cluster), each in found.items():
+        named, jobs = host in marked, len({finding.job for finding in each})
+        reason = marked[host] if named else f"{each[0].kind}: {each[0].reason}"
+        expires = each[0].time + KEPT if each else None
+        suspects.append(Suspect(host, cluster, tuple(each), jobs, named, named or jobs > 1, reason, expires))
+    suspects.sort(key=lambda each: (not each.site, -each.jobs, -len(each.findings), each.host))
+    return History(tuple(suspects), tuple(filter(None, (wrong, also))))
 
 
 def rewrite(environ: Mapping[str, str], now: float, forget: Collection[str] = ()) -> None:
@@ -209,15 +182,10 @@ def rewrite(environ: Mapping[str, str], now: float, forget: Collection[str] = ()
     Raises:
         RunDirError: When it cannot be written.
     """
-    path = where(environ)
-    if not files.exists(path):
-        return
-    kept = [
-        line(as_dict(entry))
-        for entry in _read(environ, now - KEPT, now + _AHEAD)[0]
-        if isinstance(entry, Checked) or entry.host not in forget
-    ]
-    write_text(path, "".join(kept[-_MOST:]), mode=0o600)
+    entries, wrong = _read(environ, now - KEPT, now + _AHEAD)
+    if not wrong and files.exists(path := where(environ)):
+        kept = [each for each in entries if each.kind == PASSED or each.host not in forget]
+        write_text(path, "".join(line(as_dict(each)) for each in kept[-_MOST:]), mode=0o600)
 
 
 def _same(one: str, other: str) -> bool:
@@ -225,57 +193,24 @@ def _same(one: str, other: str) -> bool:
     return one in ("", other) or (one.partition(":")[0] == other.partition(":")[0] and ":" in (one[-1], other[-1:]))
 
 
-def _append(environ: Mapping[str, str], records: Iterable[Record]) -> None:
-    text = "".join(map(line, records)).encode()
-    with contextlib.suppress(OSError, GridtfError):
-        if not text:
-            return
-        path = where(environ)
-        make_folder(path.parent, parents=True)
-        with open_log(path) as file:
-            os.fchmod(file.fileno(), 0o600)
-            if os.fstat(file.fileno()).st_size < _MOST_BYTES:
-                file.write(b"\n" + text)  # the last line may be cut
-
-
-def _read(
-    environ: Mapping[str, str], since: float, until: float = float("inf")
-) -> tuple[Sequence[Finding | Checked], str]:
+def _read(environ: Mapping[str, str], since: float, until: float = float("inf")) -> tuple[list[Finding], str]:
     """The lines of the file of a time, in their order; and what is wrong with it, empty where nothing is."""
+    entries: list[Finding] = []
     try:
-        path = where(environ)
-        with open_plain(path, own=True) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _MOST_BYTES))
-            data = file.read(_MOST_BYTES)
-    except FileNotFoundError:
-        return (), ""
-    except OSError as error:
-        return (), cannot("read", path, error).what
+        text = read_text(where(environ), own=True) or ""
     except RunDirError as error:
-        return (), f"{error.what}: what was found out about hosts is not read"
-    return [entry for entry in _parsed(data) if since <= entry.time <= until], ""
+        return [], f"{error.what}: what jobs have found out about hosts is not read"
+    for row in text.splitlines():
+        with contextlib.suppress(ValueError, RecursionError):
+            entries.append(recordtypes.read(Finding, json.loads(row)))
+    return [entry for entry in entries if since <= entry.time <= until], ""
 
 
-def _parsed(data: bytes) -> Iterator[Finding | Checked]:
-    for text in data.splitlines():
-        with contextlib.suppress(ValueError, TypeError, RecursionError):
-            record = json.loads(text)
-            if "checked" in record:
-                yield recordtypes.read(Checked, record)
-            else:
-                yield recordtypes.read(Finding, record)
-
-
-def _of_site(site: Limit | None) -> tuple[dict[str, str], str]:
+def _of_site(site: Limit) -> tuple[dict[str, str], str]:
     """Host -> the reason in the site's file; and what is wrong with that file."""
-    if site is None:
-        return {}, ""
-    path = str(site.value)
     try:
-        data, _ = files.read(Path(path), path, trusted=() if site.owner is None else (site.owner,))
-    except OSError as error:
-        return {}, plain(f"{site.source}: bad_hosts: {path}: {error.strerror}")
-    except GridtfError as error:
-        return {}, plain(f"{site.source}: bad_hosts: {error.what}: it is not read")
-    rows = (row.split(None, 1) for row in data.decode(errors="replace").splitlines() if not row.startswith("#"))
-    return {row[0]: row[1].strip() if row[1:] else "" for row in rows if row}, ""
+        data, _ = files.read(Path("/", site.value), str(site.value), trusted=(site.owner or 0,))
+    except (OSError, GridtfError) as error:
+        return {}, plain(f"{site.source}: bad_hosts is not read: {error}")
+    rows = (row.partition(" ") for row in data.decode(errors="replace").splitlines() if row[:1] not in ("#", ""))
+    return {host: why.strip() or "no reason is given" for host, _, why in rows}, ""

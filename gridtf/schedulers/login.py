@@ -33,6 +33,7 @@ class Login(ABC):
         takes_native: Whether the scheduler accepts the user's raw options.
         inherits_environment: Whether a job inherits the environment of the shell that submits it.
         accounting_delay: Seconds after the end of a job until the accounting has it; 0: at once, or no accounting.
+        out_of_service: The command by which staff takes a bad host out of service, with {host} and {reason}; or empty.
     """
 
     directive_prefix: ClassVar[str] = ""
@@ -41,6 +42,7 @@ class Login(ABC):
     takes_native: ClassVar[bool] = True
     inherits_environment: ClassVar[bool] = True
     accounting_delay: float = 0.0
+    out_of_service: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -209,18 +211,6 @@ class Login(ABC):
             SchedulerError: When the scheduler does not answer.
         """
         return {}, 0
-
-    def out_of_service(self, host: str, reason: str) -> Sequence[str]:
-        """The command with which staff takes a host out of service. Pure.
-
-        Args:
-            host: The name of the host.
-            reason: Why.
-
-        Returns:
-            Its words; empty: there is none.
-        """
-        return ()
 
     def server(self, job: JobIdentity, environ: Mapping[str, str]) -> str:
         """What tells the server that query and accounting ask about a job from others that the same commands may ask.

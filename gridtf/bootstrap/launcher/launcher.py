@@ -163,10 +163,11 @@ class Launcher(Fields):
             except Exception as error:  # a verdict is written in any case
                 end = walltime.not_again(end, error, self.job.job_id)
         self.ending.look_after_parent()
-        if end.state == JobState.NODE_FAIL or (self._watch is not None and self._watch.stalled_host):
+        stalled = self._watch.stalls.host if self._watch is not None else ""
+        if end.state == JobState.NODE_FAIL or stalled:
             from gridtf.bootstrap.launcher.remember import remember
 
-            remember(self.job, self.hosts, end, self.ending.error, self._watch.stalled_host if self._watch else "")
+            remember(self.job, self.hosts, end, self.ending.error, stalled)
         return end
 
     @property

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 from collections.abc import Callable
 
 from gridtf.bootstrap.judge.verdict import Verdict
 from gridtf.bootstrap.launcher.hosts import HostMonitor
 from gridtf.bootstrap.plan.launchedjob import LaunchedJob
 from gridtf.errors import HostLostError
-from gridtf.host import processes
 from gridtf.run import hosthistory
 from gridtf.run.hosthistory import LOST, STALLED, Finding
 from gridtf.states import JobState
@@ -33,9 +31,9 @@ def remember(job: LaunchedJob, hosts: HostMonitor, end: Verdict, error: Exceptio
     named = error.host if isinstance(error, HostLostError) else (end.cause or {}).get("host")
     lost = named in hosts.left() and (len(hosts.hosts) == 2 or not hosts.alone(job.here))
     found = [(named, LOST)] * (end.state == JobState.NODE_FAIL and lost) + [(stalled, STALLED)] * bool(stalled)
-    cluster = job.scheduler.login.cluster(job.system.environ) if found else ""
+    cluster = job.scheduler.login.cluster(job.system.environ)
     noted = [Finding(str(host), job.job_id, job.system.time(), kind, end.reason, cluster) for host, kind in found]
-    if cluster:
+    if noted:
         aside(job, lambda: hosthistory.note(job.system.environ, noted))
 
 
@@ -45,13 +43,7 @@ def aside(job: LaunchedJob, write: Callable[[], None]) -> None:
     Args:
         write: Writes it.
     """
-    system, parent = job.system, job.system.pid
-
-    def work() -> None:
-        processes.die_with_parent(parent, signal.SIGKILL)
-        write()
-
     with contextlib.suppress(OSError):  # too many processes, or the child has been reaped already
-        child, begin = system.fork(work), system.monotonic()
-        while not os.waitpid(child, os.WNOHANG)[0] and system.monotonic() - begin < _LIMIT:
-            system.sleep(0.01)
+        child, begin = job.system.fork(write), job.system.monotonic()
+        while not os.waitpid(child, os.WNOHANG)[0] and job.system.monotonic() - begin < _LIMIT:
+            job.system.sleep(0.01)

@@ -70,11 +70,8 @@ class Dump(Value):
 
     def waits_for_disk(self) -> str:
         """The host with tasks that wait for a disk or a file system, where it is one of several; else empty."""
-        halted = {
-            task["host"] for task in self.tasks.values() if any(each["state"] == "D" for each in task["processes"])
-        }
-        several = len({task["host"] for task in self.tasks.values()}) > 1
-        return halted.pop() if several and len(halted) == 1 else ""
+        halted = {task["host"] for task in self.tasks.values() for each in task["processes"] if each["state"] == "D"}
+        return halted.pop() if len(halted) == 1 < len({task["host"] for task in self.tasks.values()}) else ""
 
 
 class Stalls:
@@ -103,8 +100,7 @@ class Stalls:
         self._next = float("-inf")  # when the job is judged again
         self._since: float | None = None  # since when the job has been quiet
         self._first: Dump | None = None
-        self._stalled = ""  # where the tasks of a stalled job are
-        self.host = ""
+        self._stalled = self.host = ""  # where the tasks of a stalled job are
 
     def ask(self, request: str) -> None:
         """Have a request answered: its id."""

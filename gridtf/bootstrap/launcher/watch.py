@@ -40,6 +40,7 @@ class Watch:
 
     Attributes:
         stalled: Whether the attempt has ended because its tasks do nothing.
+        stalls: Finds out whether they do.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Watch:
         self._leaders, self._saving = TimeLimit(spec.leader_wait, system), TimeLimit(spec.leader_wait, system)
         self._evaluators = TimeLimit(spec.evaluator_wait, system)
         self._end_of_job = walltime.EndOfJob(spec, job.request, job.scheduler, system)
-        self._stalls = stalls.Stalls(job, tasks, hosts, reporter.nonce, reporter.recorder)
+        self.stalls = stalls.Stalls(job, tasks, hosts, reporter.nonce, reporter.recorder)
         self._requests = Requests(hosts.attempt, reporter.nonce, system)
         self._begun = system.monotonic()
         self._silent = False  # that the tasks do nothing is an event already
@@ -123,11 +124,6 @@ class Watch:
         self._aborted = self._aborted or self._job.system.monotonic()
         return self._job.system.monotonic() - self._aborted < _ABORTED_LIMIT
 
-    @property
-    def stalled_host(self) -> str:
-        """The host that the tasks of a stalled job wait for; empty where there is none, or it is not known."""
-        return self._stalls.host
-
     def end(self) -> None:
         """End the process that looks for requests of users."""
         self._requests.end()
@@ -154,7 +150,7 @@ class Watch:
             if "command" in request:
                 self._start_beside(request)
             else:
-                self._stalls.ask(request["id"])
+                self.stalls.ask(request["id"])
 
     def _start_beside(self, request: Record) -> None:
         """Pass the request for a command beside a task on to the task's host, which answers it."""
@@ -171,7 +167,7 @@ class Watch:
 
     def _look_for_stall(self, *, waits: bool) -> str:
         """That the job is stalled, as Stalls.look says it."""
-        stalled = self._stalls.look(waits=waits)
+        stalled = self.stalls.look(waits=waits)
         if stalled and not self._silent:
             self._reporter.note("stalled", text=stalled)
         elif self._silent and not stalled:

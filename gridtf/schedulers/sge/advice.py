@@ -103,11 +103,8 @@ def room(plan: Plan) -> tuple[dict[str, int], int]:
     options = {"-q": ",".join(requested.queues), "-pe": requested.pe, "-l": amounts}
     given = [word for option, value in options.items() if value for word in (option, value)]
     slots = offers.parse_slots(sge.printed(["qstat", "-f", "-xml", *given], limit=QUERY_LIMIT))
-    return {
-        host: min(number, most) if number >= least else 0
-        for host, number in slots.items()
-        if not any(fnmatch.fnmatchcase(host.lower(), name.lower()) for name in request.options.get("exclude", ()))
-    }, need
+    excluded = {host for name in request.options.get("exclude", ()) for host in fnmatch.filter(slots, name)}
+    return {host: min(slots[host], most) * (slots[host] >= least) for host in slots.keys() - excluded}, need
 
 
 def _verify(how: str, script: str, *options: str, limit: float = QUERY_LIMIT) -> Answer:

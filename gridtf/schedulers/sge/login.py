@@ -31,6 +31,7 @@ class GridEngineLogin(CommandLogin):
     inherits_environment = False  # qsub without -V
     accounting_delay = 20.0  # accounting_flush_time in sge_conf(5) is mostly 15 s
     list_command = "qstat -u $USER"
+    out_of_service = ("qmod", "-d", "*@{host}")  # which keeps no reason
     server_variables = ("SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT")
     parse_native = staticmethod(directives.parse_native)
     array_elements = staticmethod(directives.array_elements)
@@ -98,9 +99,6 @@ class GridEngineLogin(CommandLogin):
         from gridtf.schedulers.sge import advice
 
         return advice.room(plan)
-
-    def out_of_service(self, host: str, reason: str) -> Sequence[str]:
-        return ("qmod", "-d", f"*@{host}")  # which keeps no reason
 
     def submit(self, plan: Plan) -> SubmitResult:
         return submit.submit(self, plan, super().submit)

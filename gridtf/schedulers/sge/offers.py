@@ -183,9 +183,9 @@ def parse_slots(text: str) -> dict[str, int]:
     """Parse the output of ``qstat -f -xml``: host -> the most slots of a queue on it, 0 where none is in service."""
     found: dict[str, int] = {}
     for instance in text.split("<Queue-List>")[1:]:
-        values = dict(re.findall(r"<(name|slots_total|state)>([^<]*)<", instance.partition("<job_list")[0]))
-        number = 0 if {*"uEd"} & {*values.get("state", "")} else whole(values.get("slots_total", "")) or 0
-        host = values.get("name", "").partition("@")[2]
+        rows = re.findall(r"<(name|slots_total|state)>([^<]*)<", instance.partition("<job_list")[0])
+        name, slots, state = (dict(rows).get(key, "") for key in ("name", "slots_total", "state"))
+        host, number = name.partition("@")[2], 0 if {*"uEd"} & {*state} else whole(slots) or 0
         found[host] = max(found.get(host, 0), number)
     return found
 

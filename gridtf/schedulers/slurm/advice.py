@@ -39,7 +39,7 @@ _VARIABLES = {name.lower().replace("_", "-"): f"SBATCH_{name}" for name in _SAME
     "array": "SBATCH_ARRAY_INX",
 }
 # Options that choose among the nodes of a partition.
-_CHOOSING = frozenset({"constraint", "nodelist", "nodefile", "reservation", "cluster-constraint", "prefer"})
+_CHOOSING = frozenset((*"CFwx", "cluster-constraint", "constraint", "nodefile", "nodelist", "reservation"))
 # Options that sbatch copies from the first component of a heterogeneous job to the others.
 _COPIED = ("time", "account", "qos", "mem")
 # 2, gpu:2, a100:2, gpu:2080ti:2, gpu:1g.10gb:1; gres/gpu:2
@@ -253,18 +253,14 @@ def check(plan: Plan, *, limit: float | None = None) -> tuple[str, ...]:
 def room(plan: Plan) -> tuple[dict[str, int], int]:
     """The nodes that may run a job, as Login.room; none where other options than the partition choose them."""
     options = submit.parse_native(submit.directives(plan))
-    if options.keys() & _CHOOSING or len(plan.request.components) > 1 or submit.clusters(plan, os.environ):
+    chosen = {*options, *variables_of(os.environ)} & _CHOOSING or "exclude" in plan.request.native
+    if chosen or len(plan.request.components) > 1 or submit.clusters(plan, os.environ):
         return {}, 0
     (request,) = component_requests(plan, os.environ)
     excluded = {*hostlist.expand(options.get("exclude", ""))}
-    return {
-        name: int(nodes.works)
-        for partition in _chosen(request, offers.query_partitions())
-        for nodes in partition.nodes
-        if request.fits(nodes)
-        for name in hostlist.expand(nodes.names)
-        if name not in excluded
-    }, request.nodes
+    groups = [nodes for partition in _chosen(request, offers.query_partitions()) for nodes in partition.nodes]
+    rows = [(name, nodes.works) for nodes in groups if request.fits(nodes) for name in hostlist.expand(nodes.names)]
+    return {name: int(works) for name, works in rows if name not in excluded}, request.nodes
 
 
 def judge(

@@ -30,6 +30,7 @@ class SlurmLogin(CommandLogin):
     directive_prefix = "#SBATCH"
     version_command = ("sbatch", "--version")
     list_command = "squeue --me"
+    out_of_service = ("scontrol", "update", "nodename={host}", "state=drain", "reason={reason}")
     server_variables = ("SLURM_CONF", "SLURM_CLUSTERS")
     parse_native = staticmethod(submit.parse_native)
     directives = staticmethod(submit.directives)
@@ -98,9 +99,6 @@ class SlurmLogin(CommandLogin):
         from gridtf.schedulers.slurm import advice
 
         return advice.room(plan)
-
-    def out_of_service(self, host: str, reason: str) -> Sequence[str]:
-        return ("scontrol", "update", f"nodename={host}", "state=drain", f"reason={reason}")
 
     def server(self, job: JobIdentity, environ: Mapping[str, str]) -> str:
         return "\n".join((super().server(job, environ), *query.cluster_option(job)))

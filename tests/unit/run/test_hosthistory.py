@@ -85,6 +85,8 @@ def test_file_that_cannot_be_trusted_or_written_costs_a_note(environ: Mapping[st
     assert "writable by other users" in note
     hosthistory.note(environ, [lost("n3", "1")])  # nothing is added to it
     assert "n3" not in path.read_text()
+    hosthistory.rewrite(environ, NOW)  # nothing is lost
+    assert path.read_text().count("n2") == 2
     path.unlink()
     path.symlink_to(tmp_path / "elsewhere")
     hosthistory.note(environ, [lost("n2", "1")])
@@ -98,6 +100,19 @@ def test_file_that_cannot_be_trusted_or_written_costs_a_note(environ: Mapping[st
     for home in ("/proc/nowhere", "/dev/null", "~nobody-at-all"):
         hosthistory.note({"HOME": home}, [lost("n2", "1")])
         assert hosthistory.read({"HOME": home}, NOW).suspects == ()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a file of another user")
+def test_file_of_another_user_is_neither_read_nor_written(environ: Mapping[str, str]) -> None:
+    hosthistory.note(environ, [lost("n2", "1"), lost("n2", "2")])
+    path = hosthistory.where(environ)
+    before = path.read_text()
+    os.chown(path, 12345, -1)
+    hosthistory.note(environ, [lost("n3", "1")])
+    hosthistory.rewrite(environ, NOW, ["n2"])
+    assert path.read_text() == before
+    assert bad(environ) == []
+    assert "belongs to user 12345" in hosthistory.read(environ, NOW).notes[0]
 
 
 def test_full_disk_costs_the_finding_alone(environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +165,7 @@ def test_one_line_of_the_site_is_enough_and_only_the_site_can_write_it(
     assert bad(environ, site=site) == ["n7", "n8"]
     assert [each.reason for each in hosthistory.read(environ, NOW, site).suspects] == [
         "GPU 3 has fallen off the bus",
-        "",
+        "no reason is given",
     ]
     file.chmod(0o666)
     assert bad(environ, site=site) == []

@@ -1,0 +1,88 @@
+"""Which ends of an attempt say something about a host."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gridtf.bootstrap.judge.verdict import Verdict
+from gridtf.bootstrap.launcher import remember
+from gridtf.bootstrap.launcher.stalls import Dump
+from gridtf.bootstrap.system import System
+from gridtf.errors import HostLostError
+from gridtf.run import hosthistory
+from gridtf.states import JobState
+
+LOST = HostLostError("no heartbeat from host n2 for 30 s", host="n2")
+NODE_FAIL = Verdict(JobState.NODE_FAIL, LOST.what)
+
+
+def noted(end: Verdict, error: Exception | None = None, **about: Any) -> list[tuple[str, str, str]]:
+    """(host, kind, job) of what is remembered of the end of an attempt on three hosts, of which n2 is silent."""
+    hosts = SimpleNamespace(
+        hosts=about.get("hosts", ["n1", "n2", "n3"]),
+        left=lambda: about.get("left", {"n2": 9.0}),
+        alone=lambda here: about.get("alone", False),
+    )
+    login = SimpleNamespace(cluster=lambda environ: about.get("cluster", "slurm:alpha"))
+    job: Any = SimpleNamespace(
+        system=System(os.environ), job_id="7_3", here="n1", scheduler=SimpleNamespace(login=login)
+    )
+    remember.remember(job, hosts, end, error, about.get("stalled", ""))  # type: ignore[arg-type]
+    found = hosthistory.read(os.environ, job.system.time()).suspects
+    return [(each.host, each.findings[0].kind, each.findings[0].job) for each in found]
+
+
+def test_lost_host_is_remembered() -> None:
+    assert noted(NODE_FAIL, LOST) == [("n2", "lost", "7")]
+
+
+def test_host_that_others_have_missed_is_remembered() -> None:
+    cause: dict[str, Any] = {"task": "worker:1", "host": "n2", "exit": None, "signal": None, "log": "", "tail": []}
+    assert noted(NODE_FAIL.replace(cause=cause)) == [("n2", "lost", "7")]
+
+
+@pytest.mark.parametrize(
+    ("state", "about"),
+    [
+        (JobState.CANCELLED, {}),
+        (JobState.TIMEOUT, {}),
+        (JobState.FAILED, {}),
+        (JobState.OUT_OF_MEMORY, {}),
+        (JobState.NODE_FAIL, {"left": {}}),  # it has ended its tasks: it was cut off for a while
+        (JobState.NODE_FAIL, {"alone": True}),  # the launcher's host may be the one that is cut off
+        (JobState.NODE_FAIL, {"cluster": ""}),  # the local scheduler's
+    ],
+)
+def test_other_ends_say_nothing_about_a_host(state: str, about: dict[str, Any]) -> None:
+    cause: dict[str, Any] = {"task": "worker:1", "host": "n2", "exit": 1, "signal": None, "log": "", "tail": []}
+    assert noted(Verdict(state, "x", cause=cause), LOST if state == JobState.NODE_FAIL else None, **about) == []
+
+
+def test_only_other_host_of_two_is_remembered() -> None:
+    assert noted(NODE_FAIL, LOST, alone=True, hosts=["n1", "n2"]) == [("n2", "lost", "7")]
+
+
+def test_host_whose_disk_stalls_the_job_is_remembered_also_when_the_job_is_cancelled_for_it() -> None:
+    assert noted(Verdict(JobState.CANCELLED, "cancelled by ann"), stalled="n3") == [("n3", "stalled", "7")]
+
+
+def test_home_that_hangs_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remember, "_LIMIT", 0.2)
+    monkeypatch.setattr(hosthistory, "note", lambda environ, found: __import__("time").sleep(30))
+    assert noted(NODE_FAIL, LOST) == []
+
+
+@pytest.mark.parametrize(
+    ("states", "host"),
+    [("SDS", "n2"), ("DDS", ""), ("SSS", ""), ("STS", ""), ("DDD", ""), ("D", "")],
+)
+def test_stall_whose_cause_is_the_disk_of_one_host_of_several(states: str, host: str) -> None:
+    tasks = {
+        f"worker:{number}": {"host": f"n{number + 1}", "processes": [{"state": state}, {"state": "S"}]}
+        for number, state in enumerate(states)
+    }
+    assert Dump(tasks, (), 0.0).waits_for_disk() == host
