@@ -50,21 +50,16 @@ class HostCheck:
 
     def run(self) -> dict[str, str]:
         """Check the hosts, unless that is not due. Returns host -> what is wrong with it."""
-        job, environ = self._job, self._system.environ
-        array = RunDir(job.run.path.parents[1])
-        recent = hosthistory.checked_since(environ, job.scheduler.login.cluster(environ), self._system.time() - _VALID)
-        why = ""
-        if self._reporter.attempt.number > 1:
-            why = "the first attempt has done that"
-        elif (
-            job.run.path.parent == array.elements
-            and job.run.path.name != "1"
-            and array.sweep.name in listdir(array.path)
-        ):
-            why = "the first element of the sweep does that"
-        elif recent.issuperset(self._plan.hosts):
-            why = "they have passed a check within a day"
-        if why:
+        run, environ, cluster = self._job.run, self._system.environ, self._job.scheduler.login.cluster
+        array, since = RunDir(run.path.parents[1]), self._system.time() - _VALID
+        also = run.path.parent == array.elements and run.path.name != "1" and array.sweep.name in listdir(array.path)
+        recent = hosthistory.checked_since(environ, cluster(environ), since)
+        needless = {
+            "the first attempt has done that": self._reporter.attempt.number > 1,
+            "the first element of the sweep does that": also,
+            "they have passed a check within a day": recent.issuperset(self._plan.hosts),
+        }
+        if why := next((why for why, applies in needless.items() if applies), ""):
             self._reporter.note("check", text=f"the hosts are not checked: {why}")
             return {}
         begin = self._system.monotonic()
