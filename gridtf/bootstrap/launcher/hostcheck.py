@@ -52,11 +52,11 @@ class HostCheck:
         """Check the hosts, unless that is not due. Returns host -> what is wrong with it."""
         run, environ, cluster = self._job.run, self._system.environ, self._job.scheduler.login.cluster
         array, since = RunDir(run.path.parents[1]), self._system.time() - _VALID
-        also = run.path.parent == array.elements and run.path.name != "1" and array.sweep.name in listdir(array.path)
+        further = run.path.parent == array.elements and run.path.name != "1" and array.sweep.name in listdir(array.path)
         recent = hosthistory.checked_since(environ, cluster(environ), since)
         needless = {
             "the first attempt has done that": self._reporter.attempt.number > 1,
-            "the first element of the sweep does that": also,
+            "the first element of the sweep does that": further,
             "they have passed a check within a day": recent.issuperset(self._plan.hosts),
         }
         if why := next((why for why, applies in needless.items() if applies), ""):
