@@ -160,10 +160,10 @@ def read(environ: Mapping[str, str], now: float, site: Limit | None = None) -> H
     found: dict[tuple[str, str], list[Finding]] = {}
     for entry in sorted((each for each in entries if each.kind != PASSED), key=lambda each: each.time):
         found.setdefault((entry.host, entry.cluster), []).insert(0, entry)
-    found |= {(host, ""): [] for host in marked.keys() - {host for host, _ in found}}
+    found |= {(host, ""): [] for host in marked}
     suspects = []
     for (host, cluster), each in found.items():
-        named, jobs = host in marked, len({finding.job for finding in each})
+        named, jobs = not cluster, len({finding.job for finding in each})
         reason = marked[host] if named else f"{each[0].kind}: {each[0].reason}"
         expires = each[0].time + KEPT if each else None
         suspects.append(Suspect(host, cluster, tuple(each), jobs, named, named or jobs > 1, reason, expires))
@@ -177,14 +177,14 @@ def rewrite(environ: Mapping[str, str], now: float, forget: Collection[str] = ()
     Args:
         environ: As for where.
         now: In seconds since the epoch.
-        forget: Hosts whose findings are left out.
+        forget: Hosts of which nothing is kept. If there is too much, findings are kept before checks that were passed.
 
     Raises:
         RunDirError: When it cannot be written.
     """
     entries, wrong = _read(environ, now - KEPT, now + _AHEAD)
     if not wrong and files.exists(path := where(environ)):
-        kept = [each for each in entries if each.kind == PASSED or each.host not in forget]
+        kept = sorted((each for each in entries if each.host not in forget), key=lambda each: each.kind != PASSED)
         write_text(path, "".join(line(as_dict(each)) for each in kept[-_MOST:]), mode=0o600)
 
 
@@ -203,7 +203,7 @@ def _read(environ: Mapping[str, str], since: float, until: float = float("inf"))
     for row in text.splitlines():
         with contextlib.suppress(ValueError, RecursionError):
             entries.append(recordtypes.read(Finding, json.loads(row)))
-    return [entry for entry in entries if since <= entry.time <= until], ""
+    return [entry for entry in entries if entry.cluster and since <= entry.time <= until], ""
 
 
 def _of_site(site: Limit) -> tuple[dict[str, str], str]:

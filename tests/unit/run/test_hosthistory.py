@@ -136,6 +136,14 @@ def test_file_is_bounded(environ: Mapping[str, str]) -> None:
     assert "n99" in bad(environ)
 
 
+def test_passed_checks_do_not_push_findings_out(environ: Mapping[str, str]) -> None:
+    hosthistory.note(environ, [lost("n2", "1"), lost("n2", "2")])
+    hosthistory.note_checked(environ, [f"m{number}" for number in range(3000)], NOW, CLUSTER)
+    hosthistory.rewrite(environ, NOW)
+    assert bad(environ) == ["n2"]
+    assert len(hosthistory.checked_since(environ, CLUSTER, NOW - DAY)) == 1998
+
+
 def test_forgotten_hosts_are_not_bad_any_more(environ: Mapping[str, str]) -> None:
     hosthistory.rewrite(environ, NOW, ["n2"])  # without a file
     hosthistory.note(environ, [lost(host, job) for host in ("n2", "n3") for job in "12"])
@@ -166,7 +174,9 @@ def test_one_line_of_the_site_is_enough_and_only_the_site_can_write_it(
     assert [each.reason for each in hosthistory.read(environ, NOW, site).suspects] == [
         "GPU 3 has fallen off the bus",
         "no reason is given",
+        "lost: no heartbeat for 30 s",
     ]
+    assert bad(environ, "slurm:beta", site) == ["n7", "n8"]
     file.chmod(0o666)
     assert bad(environ, site=site) == []
     assert "any user may write" in hosthistory.read(environ, NOW, site).notes[0]
