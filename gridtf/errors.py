@@ -124,6 +124,10 @@ class CleanedUpError(HostError):
     """The scheduler has ended what runs on a host, while it cleaned up there after an earlier start of the job."""
 
 
+class BadHostError(GridtfError):
+    """The check before training has found hosts that are far from the others."""
+
+
 _SLIP = 0.9  # by difflib; one wrong letter in a long word, beside which less similar words are no help
 _SIMILAR = 0.72  # by difflib; one wrong letter in a word of four is 0.75
 

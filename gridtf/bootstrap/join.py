@@ -105,8 +105,8 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     system = System(dict(environ))
     identity = _identity(scheduler, environ)
     job_id = environ.get("GRIDTF_JOB_ID") or (identity.job_id if identity else member.step)
-    if member.rank == 0 and (spec.on or spec.prepares_hosts):
-        system.log("on, host_setup and stage are for jobs with a launcher: gridtf_join runs none of them")
+    if member.rank == 0 and (spec.on or spec.prepares_hosts or spec.check != "off"):
+        system.log("on, check, host_setup and stage are for jobs with a launcher: gridtf_join runs none of them")
     grant, holder = GpuGrant(()), PortHolder()
     # a guard would need an agent
     fence = Fence(HOSTS if spec.fence == HOSTS and not releases_port(spec.ports, None) else OFF, b"", system)

@@ -37,6 +37,8 @@ _CHOICES = {
     "fence": ("users", "hosts", "off", "auto"),
     "checkpoint_signal": ("USR1", "USR2"),
     "on_stall": ("report", "restart", "end"),
+    "check": ("off", "quick"),
+    "on_bad_host": ("warn", "end"),
 }
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,62}")
 ID = re.compile(r"(?a)\d+([._]\d+)*")  # a name of this form cannot be told from the id of a job
@@ -335,6 +337,8 @@ def _check_sizes(spec: JobSpec) -> None:
         raise SpecError("on_stall", "a stalled job is to be restarted, but restarts is 0", hint=hint)
     if spec.on_stall not in (None, "report") and spec.seconds_to_stall is None:
         raise SpecError("on_stall", "stall_after is off, so that no job is stalled", hint="give stall_after a time")
+    if spec.on_bad_host == "end" and spec.check == "off":
+        raise SpecError("on_bad_host", "check is off, so that no host is found bad", hint='add check = "quick"')
     if spec.spare_nodes and not spec.restarts:
         what = f"{counted(spec.spare_nodes, 'spare host')} for restarts, but restarts is 0"
         raise SpecError("spare_nodes", what, hint="add restarts = 1 or more, or leave spare_nodes out")

@@ -176,6 +176,8 @@ _TABLE = {
         ("restarts", "--restarts", "whole", "N", "restart all tasks in the same allocation up to N times (default: 0)"),
         ("stall_after", "--stall-after", "size", "TIME|off", "a job without any activity is stalled (default: 10m)"),
         ("on_stall", "--on-stall", "text", "report|restart|end", "what to do with a stalled job (default: report)"),
+        ("check", "--check", "text", "quick|off", "measure all hosts before the tasks start (default: off)"),
+        ("on_bad_host", "--on-bad-host", "text", "warn|end", "what to do if a host is far slower than the others"),
         ("avoid_bad_hosts", "--avoid-bad-hosts --no-avoid-bad-hosts", "truth", "", "exclude hosts that were bad"),
         ("spare_nodes", "--spare-nodes", "whole", "N", "request N more hosts, to replace those that are lost"),
     ),

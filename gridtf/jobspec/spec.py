@@ -191,6 +191,9 @@ class JobSpec(_Keywords):
             "off" or 0: stalls are not detected.
         on_stall: What to do with a stalled job: "report" it in status and log, "end" it, or "restart" all tasks, which
             needs ``restarts``.
+        check: Whether hosts are measured before the tasks start: "quick", all of them at once in about ten seconds, or
+            "off". A host that is far from the others is named; a spare one takes its place where there is one.
+        on_bad_host: What to do with such a host where there is none to spare: "warn", and go on, or "end" the job.
         log_limit: How large the log of a task may become, in MiB or as text such as "1G". gridtf then writes the logs,
             and keeps at least the newest half of that. None: tasks write their logs themselves, and nothing is removed.
         sample_interval: Seconds between two samples of what tasks use, such as CPU time, memory and GPUs; with hundreds
@@ -271,6 +274,8 @@ class JobSpec(_Keywords):
     avoid_bad_hosts: bool = False
     stall_after: str | int = "10m"
     on_stall: str = "report"
+    check: str = "off"
+    on_bad_host: str = "warn"
     log_limit: str | int | None = None
     sample_interval: float = 5.0
     start_timeout: float = 600.0

@@ -214,6 +214,9 @@ Sample = {
     "gpus": {str: _Gpu},
     "tasks": {str: _TaskSample},
 }
+# what a host has measured before the tasks start, and what could not be; its time is by its own clock
+_Said = {str: str}
+Checked = {"number": Count, "values": {str: float}, "alike": _Said, "missing": _Said, "port": Port, "time": float}
 Gone = {**HostError, "orphaned?": bool, "signal?": int, "unheard?": bool, "over?": bool}
 HostState = {
     "tasks": {str: _TaskState},

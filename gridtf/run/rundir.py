@@ -190,6 +190,7 @@ class Attempt:
         host_setup: A folder with what the set-up lines of each host have printed.
         mpi: A folder with what mpirun reads, and with what it and its daemons print, for each host.
         listener: listener.json: where the launcher listens, and the secret that its agents share with it.
+        check: check.json: what the hosts have measured before the tasks started, and which of them are bad.
         packages: packages.json: the Python of the tasks, and what is installed there, on the first host.
         stop: stop.json: why the launcher has all agents end their tasks.
         stacks_request: stacks.request.json: a user's request for all stacks, until the launcher sees it.
@@ -214,6 +215,7 @@ class Attempt:
         self.mpi = self.path / "mpi"
         self.host_setup = self.path / "host_setup"
         self.listener = self.path / "listener.json"
+        self.check = self.path / "check.json"
         self.packages = self.path / "packages.json"
         self.stop = self.path / "stop.json"
         self.stacks_request = self.path / f"stacks{REQUEST}"

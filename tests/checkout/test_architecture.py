@@ -107,10 +107,10 @@ IMPURE_NAMES = {"open", "input", "print", "exec", "eval", "compile", "__import__
 
 # Module from outside -> the only modules (or packages) of gridtf that may import it.
 ONLY_IN = {
-    "tensorflow": {"training"},
+    "tensorflow": {"training", "hook.hostcheck"},  # the latter in the Python of the tasks
     "keras": {"training"},
     "tf_keras": {"training"},
-    "numpy": {"training"},
+    "numpy": {"training", "hook.hostcheck"},
     "jinja2": {"login.templates", "report.page"},
     "cryptography": {"host.encrypted"},
     "ssl": {"host.encrypted", "bootstrap.agent.session", "observe.beside"},

@@ -38,7 +38,8 @@ class Conversation:
         environment: The environment of the job script, where this agent has not inherited it.
         plan: The part of the plan for this host; None before it has come.
         rendezvous: The addresses of all tasks; None before they have come.
-        latest: What was last said of an MPI world and of commands beside tasks, by the kind of the message.
+        latest: What was last said of an MPI world, of commands beside tasks and of the check of this host, by the kind
+            of the message.
         launcher: Which process the launcher is; None before it has said so.
         stop: Whether the launcher has told this agent to stop.
         reported: When the end of a task was last reported, in seconds since the epoch.
@@ -154,7 +155,7 @@ class Conversation:
                 self.plan = content
             elif kind == messages.RENDEZVOUS:
                 self.rendezvous = content
-            elif kind in (messages.WORLD, messages.REMOTE, messages.EXEC):
+            elif kind in (messages.WORLD, messages.REMOTE, messages.EXEC, messages.CHECK):
                 self.latest[kind] = content
             elif kind == messages.LAUNCHER:
                 self.launcher = content

@@ -27,6 +27,7 @@ from gridtf.schedulers.api import GpuNeed, Scheduler
 
 if TYPE_CHECKING:
     from gridtf.bootstrap.agent.containers import Entrance
+    from gridtf.bootstrap.agent.hostcheck import HostCheck
     from gridtf.bootstrap.agent.stage import Stage
     from gridtf.bootstrap.agent.world import World
     from gridtf.host.gpus import GpuGrant
@@ -107,7 +108,7 @@ class Start:
         wanted = fence.wanted(plan.spec.fence, exclusive=self._scheduler.injob.is_exclusive(plan.request))
         self.fence = fence.Fence(wanted, plan.secret, self._system)
         master_port = self._publish(holder, self.fence)
-        cluster = self._wait_for_rendezvous()
+        cluster = self._wait_for_rendezvous(self._host_check(grant, entrance))
         holder.release(master_port)  # programs that are not TensorFlow do not share ports
         for task in mine:
             if self._releases(task):
@@ -228,12 +229,33 @@ class Start:
         """Whether the port of a task is free when it starts."""
         return versions.releases_port(self._plan.spec.ports, self._installed.get(task.name))
 
-    def _wait_for_rendezvous(self) -> Rendezvous:
+    def _host_check(self, grant: GpuGrant, entrance: Entrance | None) -> HostCheck | None:
+        """The check of this host, for which the launcher may ask; None: the job wants none."""
+        plan, state, system = self._plan, self._state, self._system
+        if plan.spec.check == "off":
+            return None
+        from gridtf.bootstrap.agent import hostcheck
+
+        task = max(self._mine, key=lambda task: task.gpus)
+        threads = str(min(len(os.sched_getaffinity(0)), sum(task.cpus or 1 for task in self._mine)))
+        given = {**plan.spec.env, **plan.spec.task(task.type).env, **dict.fromkeys(hostcheck.THREADS, threads)}
+        env = {**schedulers.without_place(grant.environment(system.environ), self._scheduler), **given}
+        program = environment.program(plan, task)
+        python = program if program.rpartition("/")[2].startswith("python") else plan.python
+        argv = [python, str(hostcheck.PROGRAM)]
+        if entrance:
+            argv, env = self._contained(entrance, task, {*given}, argv, env)
+        whole = Program(argv, env, plan.cwd, plan.attempt.agents_log)
+        return hostcheck.HostCheck(whole, state, self._conversation, system)
+
+    def _wait_for_rendezvous(self, check: HostCheck | None) -> Rendezvous:
         limit = self._plan.spec.start_timeout + _RENDEZVOUS_MARGIN
-        if self._plan.spec.prepares_hosts:  # another host may take longer, which only the launcher sees
+        if check or self._plan.spec.prepares_hosts:  # another host may take longer, which only the launcher sees
             limit = float("inf")
         for _ in self._conversation.waiting(limit):
             self._conversation.listen()
+            if check:
+                check.look()
             if self._conversation.rendezvous is not None:
                 return rendezvous.rendezvous_of(self._conversation.rendezvous)
             self._conversation.report()
@@ -261,7 +283,7 @@ class Start:
             env = environment.task_environment(base, plan, task, cluster, self._shares[task.name], folder, hook)
             own = argv = environment.command(plan, task, cluster, environment.HOME, package)
             if entrance:
-                argv, env = self._contained(entrance, task, cluster, argv, env)
+                argv, env = self._contained(entrance, task, environment.own_variables(plan, task, cluster), argv, env)
             env.update(given)
             descriptors = [int(given["PMI_FD"])] if "PMI_FD" in given else []
             chosen = plan.spec.task(task.type).on_failure is not None
@@ -305,16 +327,17 @@ class Start:
         return environment.package_folder(folder or plan.attempt.path / "python" / self._state.host)
 
     def _contained(
-        self, entrance: Entrance, task: PlacedTask, cluster: Rendezvous, argv: list[str], env: dict[str, str]
+        self, entrance: Entrance, task: PlacedTask, own: set[str], argv: list[str], env: dict[str, str]
     ) -> tuple[list[str], dict[str, str]]:
-        """The command line and the environment of a task inside its container."""
+        """The command line and the environment of a task, or of the check, inside its container."""
         from gridtf.bootstrap.agent import containers
 
         plan = self._plan
-        names = {name for name in (contract.STAGED, *environment.own_variables(plan, task, cluster)) if name in env}
+        names = {name for name in (contract.STAGED, *own) if name in env}
+        package = plan.spec.check != "off" or environment.runs_gridtf(plan, task)
         local = [self._state.local_dir] if self._state.local_dir else []
         local += self.stage.folders if self.stage else ()
-        folders = [plan.attempt.run.path, *local, *([environment.HOME] if environment.runs_gridtf(plan, task) else [])]
+        folders = [plan.attempt.run.path, *local, *([environment.HOME] if package else [])]
         whole = containers.command(entrance, plan.spec, argv, plan.cwd, folders, names, gpus=task.gpus > 0)
         return whole, containers.environment(entrance, env, names)
 

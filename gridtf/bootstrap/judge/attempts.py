@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from gridtf.bootstrap.judge.progress import MOST_IDLE, Progress
 from gridtf.bootstrap.judge.verdict import Verdict
-from gridtf.errors import GridtfError, PlacementError, RunDirError, TerminatedError, UsageError
+from gridtf.errors import BadHostError, GridtfError, PlacementError, RunDirError, TerminatedError, UsageError
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.tasktypes import END
 from gridtf.run.rundir import Record
@@ -19,7 +19,7 @@ _MAY_HEAL = frozenset({JobState.FAILED, JobState.NODE_FAIL, JobState.OUT_OF_MEMO
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds before the first restart, which doubles with each, and the most
 _MOST_FAILURES = 2  # of a host, which then stays out where the job can do without it
 _WRONG_USAGE = 2  # exit code of Python without its script, and of argparse
-_LASTING = (PlacementError, RunDirError, TerminatedError, UsageError)
+_LASTING = (BadHostError, PlacementError, RunDirError, TerminatedError, UsageError)
 _IMPORTING = frozenset({"ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError", "TabError"})
 
 
@@ -33,6 +33,7 @@ class Failure(Value):
         left: Host that has not proved that no process of the attempt is left -> seconds until that is certain.
         reached: How far the job has come.
         alone: Whether only the launcher's host has been heard of lately.
+        bad: Hosts that spare ones replace, since the check before training has found them bad.
     """
 
     verdict: Verdict
@@ -41,6 +42,7 @@ class Failure(Value):
     left: Mapping[str, float] = {}
     reached: Progress = Progress()
     alone: bool = False
+    bad: tuple[str, ...] = ()
 
 
 class History(Value):
@@ -107,6 +109,9 @@ def following(
         The attempt; or why there is none, empty where that goes without saying.
     """
     verdict = failure.verdict
+    if failure.bad and (instead := without(failure.bad, hosts, request, history)):
+        now = history.replace(gone=(*history.gone, *failure.bad))
+        return Following(instead, max((*failure.left.values(), 0.0)), verdict.reason, now)
     # Nothing is heard of the attempt's other hosts: a spare one that can be reached shows that this one is not cut off.
     open_end = verdict.again is None and verdict.state == JobState.NODE_FAIL
     if not restarts or verdict.state not in _MAY_HEAL or not (verdict.again is False or open_end):
@@ -153,6 +158,12 @@ def choose(hosts: Sequence[Host], request: Request, history: History) -> tuple[H
     others = [host for host in hosts if host.component and host.name not in history.gone]
     names = {host.name for host in (*chosen, *others)}
     return tuple(host for host in hosts if host.name in names)
+
+
+def without(bad: Collection[str], hosts: Sequence[Host], request: Request, history: History) -> tuple[Host, ...] | None:
+    """As choose, with other hosts in place of bad ones; None where there are not as many."""
+    usual, chosen = (choose(hosts, request, each) for each in (history, history.replace(gone=(*history.gone, *bad))))
+    return None if isinstance(chosen, str) or len(chosen) < len(usual) else chosen
 
 
 def _cannot(gone: Collection[str]) -> str:

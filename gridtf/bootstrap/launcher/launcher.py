@@ -24,7 +24,7 @@ from gridtf.bootstrap.system import System
 from gridtf.bootstrap.wire import messages
 from gridtf.bootstrap.wire.recorder import Recorder
 from gridtf.bootstrap.wire.stream import Listener
-from gridtf.errors import CleanedUpError, GridtfError, PlacementError, RendezvousError, RunDirError
+from gridtf.errors import BadHostError, CleanedUpError, GridtfError, PlacementError, RendezvousError, RunDirError
 from gridtf.host import processes
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
@@ -135,6 +135,7 @@ class Launcher(Fields):
         self.contact = Contact(job, self.reporter, self.listener, self.hosts, self.trackers)
         self.ending = Ending(job, self.reporter, self.hosts, self.contact)
         self._watch: Watch | None = None
+        self._bad: tuple[str, ...] = ()  # hosts that spare ones replace
         self._told = False  # the verdict, to the log and the events
         self._others: tuple[str, ...] = ()  # the jobs that this one waits for, before its scheduler starts it again
         self._history = self.following.history if self.following else None  # None before the allocation is known
@@ -226,6 +227,7 @@ class Launcher(Fields):
             left={host: max(0.0, limit - silence) for host, silence in self.hosts.left().items()},
             reached=self._progress(),
             alone=self.hosts.alone(self.job.here),
+            bad=self._bad,
         )
 
     def conclude(self, end: Verdict) -> int:
@@ -472,12 +474,12 @@ class Launcher(Fields):
             key=os.urandom(32).hex(),
         )
 
-    def _gather(self, plan: AttemptPlan) -> tuple[str, str]:
+    def _gather(self, plan: AttemptPlan) -> tuple[str, ...]:
         """Wait until every host has reported its ports, then write the rendezvous file and tell the agents.
 
         Returns:
-            How the hosts' versions of TensorFlow differ, and whom the tasks' ports are open to where that is less than
-            the job wants; both may be empty.
+            How the hosts' versions of TensorFlow differ, whom the tasks' ports are open to where that is less than the
+            job wants, and which hosts are bad; each may be empty.
         """
         from gridtf.bootstrap.agent import fence
         from gridtf.bootstrap.plan import addresses, environment, rendezvous, versions
@@ -488,17 +490,37 @@ class Launcher(Fields):
         self.reporter.note("rendezvous")
         differing, in_use = versions.differing(plan.tasks, published), self.hosts.reports.gpus_in_use()
         self.ending.noticed = tuple(filter(None, (differing, in_use)))
-        if differing:
-            self.reporter.notice(differing, versions.ONE_VERSION)
-        if in_use:
-            self.reporter.notice(in_use)
         unfenced = fence.note(published)
-        if unfenced:
-            self.reporter.notice(unfenced)
+        for what, hint in ((differing, versions.ONE_VERSION), (in_use, ""), (unfenced, "")):
+            if what:
+                self.reporter.notice(what, hint)
+        bad = self._check_hosts(plan) if plan.spec.check != "off" and self.following is None else ""
         cluster = rendezvous.merge(plan.tasks, published)
         environment.need_room(plan, cluster)
         self._publish(rendezvous.text_of(self.attempt, plan.job_id, self.nonce, cluster), cluster)
-        return differing, unfenced
+        return differing, unfenced, bad
+
+    def _check_hosts(self, plan: AttemptPlan) -> str:
+        """Measure the hosts, and find those that are far from the others. Returns what is wrong; empty: nothing.
+
+        Raises:
+            BadHostError: There are spare hosts in place of the bad ones, or the job is to end.
+        """
+        from gridtf.bootstrap.judge import attempts
+        from gridtf.bootstrap.launcher.hostcheck import HostCheck
+
+        bad = HostCheck(self.job, plan, self.hosts, self.reporter, self.contact).run()
+        if not bad:
+            return ""
+        told, hint = some([f"{host}: {what}" for host, what in bad.items()]), f"see {self.attempt.check}"
+        assert self.allocation is not None
+        if self._history and attempts.without(bad, self.allocation.hosts, self.job.request, self._history):
+            self._bad = tuple(bad)
+            raise BadHostError(told, why="a spare host takes its place", hint=hint)
+        if plan.spec.on_bad_host == "end":
+            raise BadHostError(told, why='on_bad_host is "end"', hint=hint)
+        self.reporter.notice(told, hint)
+        return told
 
     def _wait_for_hosts(self, plan: AttemptPlan) -> None:
         begin, checked, told = self.job.system.monotonic(), 0.0, self.hosts.reports.waits.copy()

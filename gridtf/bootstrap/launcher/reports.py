@@ -29,6 +29,7 @@ class Reports:
         happened: Events of hosts and tasks, until the owner takes them: as in events.jsonl.
         sampled: Samples, and when logs have grown, until the owner takes them: messages of the kind SAMPLE.
         stacks: Host -> its answer to the last request for stacks.
+        checked: Host -> what it has measured last; ``late``: seconds that its clock is behind, and the message's way.
         commands: Commands that run beside tasks, by their ids -> what their events have of them, and the requests.
         gone: Host -> why its agent has ended by itself.
         over: The hosts where no process of the job is left.
@@ -43,6 +44,7 @@ class Reports:
         self.states = 0
         self.changed = self.progressed = False
         self.stacks: dict[str, Record] = {}
+        self.checked: dict[str, Record] = {}
         self.commands: dict[str, tuple[Record, Record]] = {}
         self.happened: list[Record] = []
         self.sampled: list[Record] = []
@@ -73,6 +75,8 @@ class Reports:
             for name in self.commands.keys() & content.keys():
                 about, _ = self.commands.pop(name)
                 self.happened.append({"time": self._system.time(), "event": "exec ended", **about, **content[name]})
+        elif kind == messages.CHECKED:
+            self.checked[host] = {**content, "late": self._system.time() - content["time"]}
         elif kind == messages.SAMPLE:
             self._note_sample(host, content)
         elif kind == messages.GONE:

@@ -18,7 +18,7 @@ from gridtf.errors import GridtfError
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Record
 
-FORMAT = 6  # of all of this; changes with every change that another version of gridtf would not understand
+FORMAT = 7  # of all of this; changes with every change that another version of gridtf would not understand
 
 # The kinds of messages. From the launcher:
 CHALLENGE = "challenge"  # the first one: prove who you are
@@ -30,6 +30,7 @@ WORLD = "world"  # the hosts of all ranks of an MPI world: start them, if the fi
 LAUNCHER = "launcher"  # which process the launcher is, and whether a checkpoint was requested
 STOP = "stop"  # end the tasks
 DUMP = "dump"  # send the stacks of all processes
+CHECK = "check"  # measure this host, before RENDEZVOUS
 # From an agent:
 HELLO = "hello"  # the answer to the challenge, with a challenge of its own
 HOST = "host"  # addresses, ports, GPUs and versions
@@ -37,6 +38,7 @@ STATE = "state"  # of the tasks
 GONE = "gone"  # from the agent supervisor: why the agent has ended
 RANK = "rank"  # from a rank of gridtf_join, to rank 0: its address, port and GPUs
 STACKS = "stacks"  # the answer to DUMP
+CHECKED = "checked"  # the answer to CHECK
 SAMPLE = "sample"  # what the host and its tasks use, and when logs have grown
 # From both:
 EXEC = "exec"  # commands to run beside tasks, for gridtf exec, and how those have ended: all of a host's
@@ -69,6 +71,7 @@ FROM_LAUNCHER: Mapping[str, Any] = MappingProxyType(
         LAUNCHER: _Launcher,
         STOP: recordtypes.Stop,
         DUMP: {"id": recordtypes.Hex},
+        CHECK: {"number": recordtypes.Count, "order": {str: object}},
         ERROR: recordtypes.HostError,
         ALIVE: {},
     }
@@ -82,6 +85,7 @@ FROM_AGENT: Mapping[str, Any] = MappingProxyType(
         EXEC: {str: {"exit": (range(256), None)}},
         GONE: recordtypes.Gone,
         STACKS: {"id": recordtypes.Hex, "tasks": {str: recordtypes.Shown}},
+        CHECKED: recordtypes.Checked,
         SAMPLE: {"sample?": recordtypes.Sample, "logs": {str: [[float]]}},
         RANK: recordtypes.RankRecord,
         ERROR: recordtypes.HostError,

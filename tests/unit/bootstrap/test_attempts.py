@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.judge.attempts import Failure, Following, History, choose, following, in_vain
+from gridtf.bootstrap.judge.attempts import Failure, Following, History, choose, following, in_vain, without
 from gridtf.bootstrap.judge.progress import Progress
 from gridtf.bootstrap.judge.verdict import Verdict
 from gridtf.errors import (
@@ -75,7 +75,28 @@ def test_hosts_of_other_components_are_not_spare() -> None:
     assert names(choose(hosts, request(spare=1), History(gone=("n1", "p1")))) == "n2 n3 n4 p2"
 
 
+def test_spare_hosts_take_the_place_of_bad_ones_where_there_are_as_many() -> None:
+    assert names(without(("n2",), HOSTS, request(spare=1), NOTHING) or ()) == "n1 n3 n4"
+    assert names(without(("n2", "n3"), HOSTS, request(spare=2), NOTHING) or ()) == "n1 n4"
+    assert without(("n2", "n3"), HOSTS, request(spare=1), NOTHING) is None
+    assert without(("n2",), HOSTS, request(), NOTHING) is None
+    assert without(("n2",), HOSTS, request(2, 4), NOTHING) is None, "fewer hosts are no better"
+    hosts = (*HOSTS, Host("p1", 1, component=1))
+    assert without(("p1",), hosts, request(spare=1), NOTHING) is None, "no other host can do what it is for"
+
+
 # --- whether
+
+
+def test_attempt_without_bad_hosts_follows_at_once_and_is_no_restart() -> None:
+    bad = Verdict(JobState.FAILED, "n2: bandwidth 1 % of the median (9 of 900 MB/s)")
+    found = after(Failure(bad, in_vain="that is the same for each attempt", bad=("n2",)), spare=1, restarts=1)
+    assert isinstance(found, Following)
+    assert (names(found.hosts), found.pause, found.why) == ("n1 n3 n4", 0, bad.reason)
+    assert (found.history.restarts, found.history.gone) == (0, ("n2",))
+    again = after(Failure(FAILED), found.history, spare=1, restarts=1)
+    assert isinstance(again, Following)
+    assert names(again.hosts) == "n1 n3 n4"
 
 
 def test_restart_follows_a_failure_after_a_pause_that_doubles() -> None:

@@ -396,9 +396,12 @@ def test_in_cluster_and_serves_of_task_types() -> None:
         ("on_stall", {"on_stall": "kill"}),
         ("on_stall", {"on_stall": "restart"}),
         ("on_stall", {"on_stall": "end", "stall_after": "off"}),
+        ("check", {"check": "slow"}),
+        ("on_bad_host", {"check": "quick", "on_bad_host": "leave"}),
+        ("on_bad_host", {"on_bad_host": "end"}),
     ],
 )
-def test_what_becomes_of_stalled_jobs_is_checked(key: str, values: dict[str, Any]) -> None:
+def test_what_becomes_of_stalled_jobs_and_bad_hosts_is_checked(key: str, values: dict[str, Any]) -> None:
     with pytest.raises(SpecError) as caught:
         JobSpec(command=["true"], **values)
     assert caught.value.key == key

@@ -1,0 +1,156 @@
+"""The check of the hosts before the tasks start (`check`): all measure at once, then in pairs, and are compared."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+
+from gridtf.bootstrap.judge import hostcheck as judge
+from gridtf.bootstrap.launcher import remember
+from gridtf.bootstrap.launcher.contact import Contact
+from gridtf.bootstrap.launcher.hosts import HostMonitor
+from gridtf.bootstrap.launcher.reporter import Reporter
+from gridtf.bootstrap.plan.launchedjob import LaunchedJob
+from gridtf.bootstrap.plan.rendezvous import AttemptPlan
+from gridtf.bootstrap.wire import messages
+from gridtf.run import hosthistory
+from gridtf.run.rundir import Record, RunDir, listdir
+from gridtf.text import counted, some
+
+_LIMIT = 60.0  # seconds for all of it; a host that has not answered by then hangs
+_CONFIRMATIONS = 2  # further measurements that must show the same
+_TMP_BYTES = 16 << 20  # that each host writes into TMPDIR at once
+_RUN_BYTES = 64 << 20  # that all hosts write into the run directory, in all measurements together
+_VALID = 86400.0  # seconds for which a host that has passed need not be checked again
+
+Pairs = Sequence[tuple[str, str]]  # of hosts, none of which is in two of them
+
+
+class HostCheck:
+    """One check.
+
+    Args:
+        plan: The attempt, all of whose hosts have reported.
+        hosts: Its hosts.
+        reporter: What users are told.
+        contact: Waits.
+    """
+
+    def __init__(
+        self, job: LaunchedJob, plan: AttemptPlan, hosts: HostMonitor, reporter: Reporter, contact: Contact
+    ) -> None:
+        self._job, self._plan, self._hosts, self._reporter, self._contact = job, plan, hosts, reporter, contact
+        self._system = job.system
+        self._number = 0
+        self._deadline = self._system.monotonic() + _LIMIT
+        self._hung: list[str] = []
+        self._alike: dict[str, dict[str, str]] = {}
+        self._missing: dict[str, dict[str, str]] = {}
+
+    def run(self) -> dict[str, str]:
+        """Check the hosts, unless that is not due. Returns host -> what is wrong with it."""
+        run, environ, cluster = self._job.run, self._system.environ, self._job.scheduler.login.cluster
+        array, since = RunDir(run.path.parents[1]), self._system.time() - _VALID
+        further = run.path.parent == array.elements and run.path.name != "1" and array.sweep.name in listdir(array.path)
+        recent = hosthistory.checked_since(environ, cluster(environ), since)
+        needless = {
+            "the first attempt has done that": self._reporter.attempt.number > 1,
+            "the first element of the sweep does that": further,
+            "they have passed a check within a day": recent.issuperset(self._plan.hosts),
+        }
+        if why := next((why for why, applies in needless.items() if applies), ""):
+            self._reporter.note("check", text=f"the hosts are not checked: {why}")
+            return {}
+        begin = self._system.monotonic()
+        self._hosts.listen()
+        values = self._measure()
+        found, again = judge.suspects(values, self._alike), 0
+        while found and again < _CONFIRMATIONS:
+            also, again = judge.suspects(self._measure(), self._alike), again + 1
+            found = {key: also[key] for key in found if key in also}
+        bad: dict[str, str] = {}
+        for (host, _), what in found.items():
+            bad[host] = ", ".join(filter(None, (bad.get(host), what)))
+        if 2 * len(self._hung) <= len(self._plan.hosts):
+            bad |= dict.fromkeys(self._hung, f"its check did not end within {_LIMIT:.0f} s")
+        self._record(values, bad, self._system.monotonic() - begin)
+        return bad
+
+    def _measure(self) -> dict[str, dict[str, float]]:
+        """Measure on all hosts that still answer. Returns host -> name of a value -> the value."""
+        hosts = [host for host in self._plan.hosts if host not in self._hung]
+        share = _RUN_BYTES // (1 + _CONFIRMATIONS) // max(3, len(hosts))
+        kinds = ["gpu"] * any(task.gpus for task in self._plan.tasks) + ["cpu", "memory", "tmp", "run"]
+        order = {"measures": kinds, "tmp": ["", _TMP_BYTES], "run": [str(self._plan.attempt.path), share]}
+        answers = self._ask(dict.fromkeys(hosts, order), "alone")
+        able = {host: answer["port"] for host, answer in answers.items() if answer["port"]}
+        ways: dict[str, dict[str, float]] = {}
+        for pairs in judge.rounds([*able]):
+            judge.take_best(ways, self._measure_pairs(pairs, able))
+        clocks = {host: {judge.CLOCK: answer["late"]} for host, answer in answers.items()}
+        return {host: {**answer["values"], **ways.get(host, {}), **clocks[host]} for host, answer in answers.items()}
+
+    def _measure_pairs(self, pairs: Pairs, ports: Mapping[str, int]) -> dict[tuple[str, str], dict[str, float]]:
+        """Measure the ways within pairs of hosts. Returns the pair -> name of a value -> the value."""
+        orders: dict[str, Record] = {}
+        for serving, asking in pairs:
+            order = {"measures": ["pair"], "token": os.urandom(32).hex()}
+            peer = [self._hosts.reports.published[serving]["address"], ports[serving]]
+            orders |= {serving: {**order, "peer": None}, asking: {**order, "peer": peer}}
+        answers = {host: answer["values"] for host, answer in self._ask(orders, "in pairs").items()}
+        return {
+            pair: {**end, "bandwidth": min(end.get("bandwidth", 0.0), answers[pair[0]].get("bandwidth", 0.0))}
+            for pair in pairs
+            if pair[0] in answers and (end := answers.get(pair[1])) is not None
+        }
+
+    def _ask(self, orders: Mapping[str, Record], how: str) -> dict[str, Record]:
+        """Have hosts measure at the same time. Returns host -> its answer; a host that gives none hangs.
+
+        Args:
+            orders: Host -> what it is to measure.
+            how: For the status.
+        """
+        if self._system.monotonic() >= self._deadline:
+            return {}
+        self._number += 1
+        answers = self._hosts.reports.checked
+        for host, order in orders.items():
+            self._hosts.listener.send(host, messages.CHECK, {"number": self._number, "order": order})
+        waiting, left = [*orders], _LIMIT
+        while waiting and left > 0:
+            self._reporter.report("waiting", f"the hosts are checked, {how}: {some(waiting)}")
+            self._contact.pause(min(left, self._contact.longest))
+            self._hosts.read()
+            self._hosts.check()
+            waiting = [host for host in waiting if answers.get(host, {}).get("number") != self._number]
+            left = self._deadline - self._system.monotonic()
+        self._hung += waiting
+        told = {host: answers[host] for host in orders if host not in waiting}
+        for host, answer in told.items():
+            self._alike.setdefault(host, {}).update(answer["alike"])
+            self._missing.setdefault(host, {}).update(answer["missing"])
+        return told
+
+    def _record(self, values: judge.Values, bad: Mapping[str, str], seconds: float) -> None:
+        """Tell users what was found, and remember it where no other jobs have disturbed the check."""
+        job, now = self._job, self._system.time()
+        gpus = sum(task.gpus for task in self._plan.tasks)
+        spent = f", {seconds * gpus:.0f} GPU-seconds" if gpus else ""
+        lacking = {why: name for missing in self._missing.values() for name, why in missing.items()}
+        without = f"; not measured: {some([f'{name}: {why}' for why, name in lacking.items()])}" if lacking else ""
+        count = counted(len(self._plan.hosts), "host")
+        outcome = "" if len(self._plan.hosts) == 1 else f": {some(list(bad)) or 'none'} far from the others"
+        self._reporter.note("check", text=f"{count} checked in {seconds:.1f} s{spent}{outcome}{without}")
+        record = {"nonce": self._plan.nonce, "time": now, "seconds": seconds, "gpu_seconds": seconds * gpus}
+        record |= {"values": values, "missing": self._missing, "bad": bad}
+        self._reporter.recorder.write(self._plan.attempt.check, json.dumps(record, indent=1))
+        environ = self._system.environ
+        if (cluster := job.scheduler.login.cluster(environ)) and job.scheduler.injob.is_exclusive(job.request):
+            about = job.job_id, now, hosthistory.CHECK
+            noted = [hosthistory.Finding(host, *about, why, cluster) for host, why in bad.items()]
+            measured = [host for host in values if len(values[host]) > 1 and host not in bad]  # more than the clock
+            passed = measured if len(values) >= judge.FEWEST else ()
+            remember.aside(job, lambda: hosthistory.note(environ, noted))
+            remember.aside(job, lambda: hosthistory.note_checked(environ, passed, now, cluster))
