@@ -355,8 +355,23 @@ def forbidden_by_site(name: str, environ: Mapping[str, str]) -> str:
     """Where the site's file forbids something; empty where it does not.
 
     Args:
-        name: An entry of ``[limits]`` that is true or false.
+        name: As for limit_of_site.
+        environ: As for limit_of_site.
+
+    Raises:
+        GridtfError: As limit_of_site does.
+    """
+    limit = limit_of_site(name, environ)
+    return f"{limit.source}: {name} = false" if limit and not limit.value else ""
+
+
+def limit_of_site(name: str, environ: Mapping[str, str], *, of_root: bool = False) -> Limit | None:
+    """An entry of ``[limits]`` in the site's file; None where it has none.
+
+    Args:
+        name: An entry that is true or false.
         environ: The environment, for the path of the file.
+        of_root: Whether it counts in a file of root's only: a user can name one of his own in the environment.
 
     Raises:
         GridtfError: The file cannot be read, or has a wrong value.
@@ -364,9 +379,8 @@ def forbidden_by_site(name: str, environ: Mapping[str, str]) -> str:
     for path, missing, is_site in general_files(environ):
         if is_site:
             file = Reader(OPTIONS, environ, Path()).file(path, str(path), missing, unknown={}, is_site=True)
-            limit = file.limits.get(name)
-            return f"{limit.source}: {name} = false" if limit and not limit.value else ""
-    return ""
+            return None if of_root and file.owner != 0 else file.limits.get(name)
+    return None
 
 
 # --- layers ---------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from gridtf.report.gather import Material
 from gridtf.report.resources import GpuHours, Line
 from gridtf.report.timeline import TRAINING
 from gridtf.report.usage import POWER, RATE
-from gridtf.states import JobState
 from gridtf.text import counted, duration, some
 from gridtf.values import Value
 
@@ -109,8 +108,7 @@ def hours(material: Material) -> GpuHours | None:
 
 def requested(material: Material) -> list[Line]:
     """What the job had requested, and what it used."""
-    finished = material.view.state == JobState.COMPLETED
-    return resources.lines(material.request, material.usage, material.attempts, finished=finished)
+    return resources.lines(material.request, material.usage, material.attempts)
 
 
 CODE = "Code"

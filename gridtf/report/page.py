@@ -17,6 +17,7 @@ from gridtf.observe import jobs
 from gridtf.observe.eventwords import outcome
 from gridtf.observe.outcome import Reported, reported
 from gridtf.report import charts, compare, figures, pictures, table, timeline
+from gridtf.report.advice import Advised
 from gridtf.report.drawing import time_axis
 from gridtf.report.gather import Material, gather
 from gridtf.run.rundir import RunDir
@@ -284,6 +285,7 @@ def _of_job(material: Material, masker: Masker) -> dict[str, Any]:
         "more_places": places[_MOST_PLACES:],
         "hours": figures.hours(material),
         "resources": figures.requested(material),
+        "advice": "\n".join(Advised([material]).lines()),
         "settings": [row for row in settings if not row.key.startswith("env.")],
         "environment": [row for row in settings if row.key.startswith("env.")],
         "command": _joined(masker.words(material.submitted.get("command", ()))),
