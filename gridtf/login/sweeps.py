@@ -17,7 +17,7 @@ from typing import Any
 
 from gridtf import __version__, files
 from gridtf.contract import OUTPUT_DIR
-from gridtf.errors import GridtfError, NotFoundError, RunDirError, SpecError, UsageError, nearest
+from gridtf.errors import GridtfError, NotFoundError, RunDirError, SpecError, UsageError
 from gridtf.jobspec import config, params, placeholders, sweep
 from gridtf.jobspec.checks import spell
 from gridtf.jobspec.config import Configured
@@ -305,34 +305,6 @@ def _of_waiting(run: RunDir) -> tuple[str, str]:
     if view.finished or (view.state in ENDED and not view.in_queue):
         return JobState.UNKNOWN, "it has not run, and its scheduler no longer has it"
     return JobState.PENDING, ""
-
-
-def ordered(table: Sequence[Row], by: str) -> tuple[list[Row], str, str]:
-    """Sort a table by what a value was at its best.
-
-    Args:
-        table: The rows.
-        by: The name of a value, with the smallest as the best; with ``:max`` behind it the largest.
-
-    Returns:
-        (the rows, those without the value last; the name; ``least`` or ``most``).
-
-    Raises:
-        NotFoundError: When no element has reported it.
-    """
-    name, _, which = by.partition(":")
-    known = list(dict.fromkeys(value for row in table for value in row.values))
-    if name not in known or which not in ("", "min", "max"):
-        hint = nearest(name, known) or (f"known: {', '.join(known)}" if known else "programs call gridtf.progress")
-        wrong = f"{which!r} is neither min nor max" if name in known else f"no element has reported {name!r}"
-        raise NotFoundError(wrong, hint=hint if name not in known else f"write {name}:max")
-    best = "most" if which == "max" else "least"
-
-    def key(row: Row) -> tuple[bool, float]:
-        value = getattr(row.values[name], best) if name in row.values else 0.0
-        return name not in row.values, -value if which == "max" else value
-
-    return sorted(table, key=key), name, best
 
 
 # --- again

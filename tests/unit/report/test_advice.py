@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gridtf.jobspec.spec import JobSpec
+from gridtf.jobspec.config import Typed, configure
 from gridtf.report.advice import Advised
 from gridtf.report.gather import gather
 from gridtf.run import jsonlines
@@ -67,8 +66,9 @@ def gpus(use_of: Callable[[str, str], float], memory: int = 60 * GIB) -> Callabl
 
 def lines(*runs: RunDir, now: float = recordedruns.BEGIN) -> list[str]:
     found = Advised([gather(run, now) for run in runs]).lines()
-    settings = tomllib.loads("\n".join(found))  # valid in a job file
-    JobSpec.from_dict({"command": ["x"], **{key: value for key, value in settings.items() if key != "tasks"}})
+    Path("advice.toml").write_text("\n".join(found))  # which is a job file
+    environ = {"GRIDTF_SITE_CONFIG": "", "HOME": str(Path.cwd()), "GRIDTF_SUBMIT_TIME": "9:00:00"}
+    configure(Typed("advice.toml", (), ["x"]), environ, Path.cwd())
     return [" ".join(line.split()) for line in found]
 
 
