@@ -5,20 +5,15 @@ from __future__ import annotations
 import os
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from gridtf import files
 from gridtf.cli import output
 from gridtf.cli.common import new_parser, since
-from gridtf.errors import GridtfError, NotFoundError, RunDirError, UsageError
+from gridtf.errors import GridtfError, UsageError
 from gridtf.jobspec.arguments import Parser
 from gridtf.text import counted, plain
-from gridtf.values import as_dict
-
-if TYPE_CHECKING:
-    from gridtf.report.gather import Material
-    from gridtf.run.rundir import RunDir
 
 _PERMISSION = "advise_users"
 
@@ -41,81 +36,53 @@ def run(arguments: Namespace) -> int:
     if bool(arguments.job) == bool(arguments.user):
         raise UsageError("name either a job, or a user with --user", hint="gridtf advise digits")
     if arguments.user:
-        return _of_user(arguments.user, arguments.since, as_json=arguments.json)
-    found = [Like(job.find(name)) for name in arguments.job]
-    if arguments.json:
-        records = []
-        for like in found:
-            advised = like.advised()
-            advice = [as_dict(one) | {"key": ".".join(one.key)} for one in advised.found.values()]
-            records.append({"run_dir": like.run_dir, "advice": advice, "not_advised": advised.left})
-        output.write(f"{as_json(records)}\n")
-        return 0
-    for like in found:
-        lines = like.advised().lines() or ["# nothing is known of what it has used"]
-        output.write("\n".join(map(plain, [f"# {like.name}", *lines])) + "\n")
+        sums = _of_user(arguments.user, arguments.since)
+        text = as_json(sums) if arguments.json else _table(arguments.user, arguments.since, sums)
+    else:
+        likes = [Like(job.find(name)) for name in arguments.job]
+        advised = {like: like.advised() for like in likes}
+        records = [{"run_dir": like.run_dir, **found.to_dict()} for like, found in advised.items()]
+        lines = [line for like, found in advised.items() for line in (f"# {like.name}", *found.lines())]
+        text = as_json(records) if arguments.json else "\n".join(map(plain, lines))
+    output.write(f"{text}\n")
     return 0
 
 
-def _of_user(name: str, first: float, *, as_json: bool) -> int:
-    import pwd
-
-    import gridtf.cli.show
+def _of_user(name: str, first: float) -> dict[str, Any]:
+    """Sums of what a user's jobs asked for and used, in which nothing of a single job is left."""
     import gridtf.report.totals  # noqa: F401 - Python may lie in a folder that is closed to the user
     from gridtf.jobspec.config import limit_of_site
-    from gridtf.observe.overview import as_user
+    from gridtf.observe.overview import account, as_user
 
     if name == files.user_name(os.geteuid()):
-        return _show(name, os.environ, first, as_json=as_json)
+        return _sums(os.environ, first)
     permitted = limit_of_site(_PERMISSION, os.environ, of_root=True)
     if permitted is None or not permitted.value:
         hint = f"its file, if it is root's, can permit it: {_PERMISSION} = true below [limits]"
         raise GridtfError("this site does not permit advice on the jobs of other users", hint=hint)
-    if os.geteuid() == 0:
-        return as_user(name, lambda: _show(name, os.environ, first, as_json=as_json))
-    try:
-        home = pwd.getpwnam(name).pw_dir
-    except KeyError:
-        raise NotFoundError(f"no user is called {name} on this host") from None
-    return _show(name, {"HOME": home}, first, as_json=as_json)
+    if os.geteuid() != 0:
+        return _sums({"HOME": account(name).pw_dir}, first)
+    sums: dict[str, Any] = as_user(name, lambda: _sums(os.environ, first))
+    return sums
 
 
-def _show(name: str, environ: Mapping[str, str], first: float, *, as_json: bool) -> int:
-    """Print the sums, in which nothing of a single job is left."""
-    from gridtf.cli import show
+def _sums(environ: Mapping[str, str], first: float) -> dict[str, Any]:
+    from gridtf.observe import jobs
     from gridtf.report.totals import totals
     from gridtf.run import registry
     from gridtf.run.rundir import RunDir
 
-    unread: list[RunDir] = []
     runs = [RunDir(run.path) for run in registry.runs(environ, registry.chosen(first, None))]
-    states, made = totals(_materials(runs, unread))
-    day = time.strftime("%Y-%m-%d", time.localtime(first))
-    if as_json:
-        record = {"user": name, "since": first, "states": states, "unreadable": len(unread), "totals": made}
-        output.write(f"{show.as_json(record)}\n")
-        return 0
-    parts = [f"{count} {state}" for state, count in states.items()]
-    parts += [f"{len(unread)} that cannot be read"] if unread else []
-    lines = [plain(f"{name}: {counted(sum(states.values()) + len(unread), 'job')} since {day}: {', '.join(parts)}")]
-    lines += [f"{'':<20}{'ASKED':>12}{'USED':>12}{'JOBS':>8}"] if made else []
-    for what, one in made.items():
-        asked = "-" if one.asked is None else f"{one.asked:.1f}"
-        lines.append(f"{what:<20}{asked:>12}{one.used:>12.1f}{one.jobs:>8}")
-    output.write("\n".join(lines) + "\n")
-    return 0
+    return totals(zip(runs, jobs.views(runs), strict=True), time.time())
 
 
-def _materials(runs: list[RunDir], unread: list[RunDir]) -> Iterator[Material]:
-    """Read jobs, and the elements of arrays. unread: gets those that cannot be read."""
-    from gridtf.observe import jobs
-    from gridtf.report.gather import gather
-    from gridtf.run import registry
+def _table(name: str, first: float, sums: Mapping[str, Any]) -> str:
+    from gridtf.cli.tasktable import table
 
-    now = time.time()
-    for run, view in zip(runs, jobs.views(runs), strict=True):
-        try:
-            elements = registry.elements_of(run)
-            yield from (gather(one, now) for one in elements) if elements else [gather(run, now, view)]
-        except RunDirError:
-            unread.append(run)
+    day, states = time.strftime("%Y-%m-%d", time.localtime(first)), sums["states"]
+    parts = ", ".join(f"{count} {state}" for state, count in states.items())
+    rows = [("RESOURCE", "ASKED", "USED", "JOBS")]
+    for what, one in sums["totals"].items():
+        asked = "-" if one["asked"] is None else f"{one['asked']:.1f}"
+        rows.append((what, asked, f"{one['used']:.1f}", str(one["jobs"])))
+    return f"{plain(name)}: {counted(sum(states.values()), 'job')} since {day}: {parts}\n\n{table(rows)}"

@@ -8,7 +8,7 @@ from gridtf.jobspec.layers import Layer, Sourced
 from gridtf.jobspec.spec import JobSpec
 from gridtf.login.job import Job
 from gridtf.report.advice import Advised
-from gridtf.report.gather import gather
+from gridtf.report.gather import gather_all
 from gridtf.run import registry
 
 
@@ -32,8 +32,7 @@ class Like:
         self.run_dir = job.run_dir
         self.notes: list[str] = []
         self.name = f"{job.name} ({job.id})"
-        now = time.time()
-        self._materials = [gather(run, now) for run in registry.elements_of(job.run) or [job.run]]
+        self._materials = [*gather_all(job.run, time.time())]
 
     def advised(self, spec: JobSpec | None = None) -> Advised:
         """The advice for another job; None: for the same job again."""

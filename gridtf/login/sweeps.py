@@ -190,12 +190,12 @@ class Row(Value):
     element: int
     job_id: str
     params: Mapping[str, Any]
-    state: str
-    reason: str
-    values: Mapping[str, Reported]
-    seconds: float | None
-    cost: Mapping[str, float]
-    run_dir: str
+    state: str = JobState.PENDING
+    reason: str = ""
+    values: Mapping[str, Reported] = {}
+    seconds: float | None = None
+    cost: Mapping[str, float] = {}
+    run_dir: str = ""
     over: bool = False
 
 
@@ -259,11 +259,6 @@ def _rows(run: RunDir) -> Iterator[Row]:
             element=made.number(element),
             job_id=f"{submitted['job_id']}{mark}{leader}",
             params=made.rows[int(element) - 1],
-            state=JobState.PENDING,
-            reason="",
-            values={},
-            seconds=None,
-            cost={},
             run_dir=str(own.path),
         )
         if (ended := reduced.result(own, names)) is not None:

@@ -16,7 +16,7 @@ from gridtf.report.resources import percent, round_up, short
 from gridtf.report.usage import Usage, Used
 from gridtf.states import JobState, TaskState
 from gridtf.text import columns, counted, duration, size, some, toml
-from gridtf.values import Value
+from gridtf.values import Value, as_dict
 
 if TYPE_CHECKING:
     from gridtf.report.gather import Material
@@ -34,6 +34,7 @@ _UNUSED = 0.05  # of a GPU, or of a core, on average
 _WAITING = 0.5  # of a GPU, on average: less use than that, beside busy CPUs, is waiting for data
 _SMALL = 0.1  # of a GPU's memory
 _TRAINING = ("worker", *LEADERS)
+Measured = Mapping[str, Used]  # task -> what it has used
 _LAYOUT = ("nodes", "tasks_per_node", "gpus_per_node", "gpus_per_task", "slots")
 
 
@@ -77,6 +78,14 @@ class Advised:
         self._states = {material.view.state for material in materials}
         for material in materials:
             self._add(material, spec)
+        for one in self.found.values():  # elements that tell nothing are not missed where others do
+            if one.taken:
+                self.left.pop("the walltime" if one.key == ("time",) else "memory and CPUs", None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        advice = [as_dict(one) | {"key": ".".join(one.key)} for one in self.found.values()]
+        return {"advice": advice, "not_advised": self.left}
 
     def lines(self) -> list[str]:
         """The advice as lines of a job file, in TOML, with the reasons as comments."""
@@ -122,7 +131,7 @@ class Advised:
         right = _WORTH * asked < amount and used <= _CLOSE * asked
         self._put(Advice(key, value, why, amount, text, right, taken=True))
 
-    def _add_cpus(self, own: JobSpec, measured: Mapping[str, Used], spec: JobSpec) -> None:
+    def _add_cpus(self, own: JobSpec, measured: Measured, spec: JobSpec) -> None:
         for key, tasks in _groups(measured, spec, "cpus", "cpus_per_task").items():
             most = max(measured[task].cores(_MOSTLY) for task in tasks)
             why, could = f"{most:.1f} cores in {percent(_MOSTLY)} of the samples", max(1, math.ceil(most))
@@ -130,9 +139,7 @@ class Advised:
                 why += f", {_cpus(own, busy[0])} in {percent(_OFTEN)}: more may be faster"
             self._take(own, key, could, why, could, math.inf if busy else could * _CLOSE)
 
-    def _add_memory(
-        self, own: JobSpec, measured: Mapping[str, Used], spec: JobSpec, hosts: Mapping[str, str] | None
-    ) -> None:
+    def _add_memory(self, own: JobSpec, measured: Measured, spec: JobSpec, hosts: Mapping[str, str] | None) -> None:
         """hosts: task -> its host; None where those of the other job are not alike."""
         if JobState.OUT_OF_MEMORY in self._states:
             self.left["memory"] = "it has ended OUT_OF_MEMORY, and needs more than it had"
@@ -225,7 +232,7 @@ def _is_busy(own: JobSpec, task: str, used: Used) -> bool:
     return cpus is not None and used.seconds >= _SHORTEST and used.cores(1 - _OFTEN) >= _CLOSE * cpus
 
 
-def _idle_tasks(measured: Mapping[str, Used]) -> Iterator[Advice]:
+def _idle_tasks(measured: Measured) -> Iterator[Advice]:
     tasks = [name for name in measured if _kind(name) in _TRAINING and measured[name].seconds >= _SHORTEST]
     if idle := [name for name in tasks if (measured[name].mean or 0) < _UNUSED]:
         why = f"fewer workers: {some(idle)} of {counted(len(tasks), 'training task')} used less than {_UNUSED} cores"
@@ -249,14 +256,13 @@ def _of_gpus(usage: Usage, own: JobSpec) -> Iterator[Advice]:
         why = f"GPU memory: at most {size(most)} of {size(there)} used: a larger batch, or a smaller GPU, may do"
         yield Advice(("gpu_memory",), None, why, most)
     mean = sum(used.amount for used in gpus.values()) / sum(used.seconds for used in gpus.values())
-    feeders = [name for name in usage.tasks if _kind(name) == DATA_WORKER]
-    before = len(feeders)
-    feeders = feeders or [name for name in usage.tasks if _kind(name) in _TRAINING]
-    if mean < _WAITING and not unused and all(_is_busy(own, name, usage.tasks[name]) for name in feeders):
+    before = [name for name in usage.tasks if _kind(name) == DATA_WORKER]
+    feeders = before or [name for name in usage.tasks if _kind(name) in _TRAINING]
+    if mean < _WAITING and not unused and feeders and all(_is_busy(own, name, usage.tasks[name]) for name in feeders):
+        count = len(before) + min(len(feeders), math.ceil(len(feeders) * (1 / mean - 1)))
         why = f"GPUs were idle {percent(1 - mean)} of the time, and all CPUs of {some(feeders, most=2)} busy: they "
-        more = min(len(feeders), math.ceil(len(feeders) * (1 / max(mean, _UNUSED) - 1)))
         why += "waited for data; try more"
-        yield Advice(("tasks", DATA_WORKER, "count"), before + more, why, before + more, str(before or ""))
+        yield Advice(("tasks", DATA_WORKER, "count"), count, why, count, str(len(before) or ""))
 
 
 def _of_saving(material: Material, own: JobSpec) -> Iterator[Advice]:
@@ -267,9 +273,7 @@ def _of_saving(material: Material, own: JobSpec) -> Iterator[Advice]:
         if before is None or ends is None or not told.launcher.get("checkpoint"):
             continue
         if attempt.state == JobState.TIMEOUT:
-            yield Advice(
-                key, None, f"checkpoint_before: no task had saved within {duration(before)}: more is needed", math.inf
-            )
+            yield Advice(key, None, f"checkpoint_before: {duration(before)} were too little to save", math.inf)
         saved = [one.end for tasks in attempt.tasks.values() for one in tasks if one.state == TaskState.SAVED]
         took = max(saved, default=0) - (ends - before)
         if attempt.state == JobState.SAVED and took > _CLOSE * before:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import shlex
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jinja2
@@ -16,6 +16,7 @@ from gridtf import __version__, resources
 from gridtf.observe import jobs
 from gridtf.observe.eventwords import outcome
 from gridtf.observe.outcome import Reported, reported
+from gridtf.observe.rows import flat
 from gridtf.report import charts, compare, figures, pictures, table, timeline
 from gridtf.report.advice import Advised
 from gridtf.report.drawing import time_axis
@@ -61,15 +62,15 @@ def of_two(first: RunDir, second: RunDir, now: float) -> str:
         RunDirError: When a run directory cannot be listed.
     """
     both = gather(first, now), gather(second, now)
-    settings = [settings_of(material, masker_of(material)) for material in both]
-    differing, same = compare.settings(*({row.key: row.value for row in rows} for rows in settings))
+    one, other = ({row.key: row.value for row in settings_of(each, masker_of(each))} for each in both)
+    differing = [(key, one.get(key), other.get(key)) for key in compare.differing((one, other))]
     return _render(
         "compare.html.j2",
         masker_of(*both),
         title=" and ".join(heading(material) for material in both),
         runs=[_identity(material) for material in both],
         differing=differing,
-        same=same,
+        same=[(key, value) for key, value in one.items() if other.get(key) == value],
         hidden=[not material.spec for material in both],
         figures=compare.figures(*(figures.figures(material) for material in both)),
         by_step=compare.by_step(*both),
@@ -209,15 +210,6 @@ def settings_of(material: Material, masker: Masker) -> list[Setting]:
         source = sources.get(key) or sources.get(key.partition(".")[0]) or ""
         made.append(Setting(key, text, source, MASK in text))
     return made
-
-
-def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str, Any]]:
-    """(dotted key, last part of it, value) of a table and the tables in it."""
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", str(key), value
 
 
 def _joined(words: Sequence[str]) -> str:

@@ -1,47 +1,47 @@
-"""What the jobs of a user have asked for and used, added up: figures of resources, and nothing else of them. Pure."""
+"""What the jobs of a user have asked for and used, added up: figures of resources, and nothing else of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
+from gridtf.errors import RunDirError
+from gridtf.observe.state import JobView
 from gridtf.report import figures
-from gridtf.report.gather import Material
+from gridtf.report.gather import Material, gather_all
 from gridtf.run.reduced import requested_cpus
-from gridtf.values import Value
+from gridtf.run.rundir import RunDir
+
+_UNREADABLE = "unreadable"  # in place of the state
 
 
-class Total(Value):
-    """One resource.
+def totals(runs: Iterable[tuple[RunDir, JobView]], now: float) -> dict[str, Any]:
+    """Add up jobs, and the elements of arrays.
 
-    Attributes:
-        asked: What the jobs have asked for, those that asked for nothing left out; None where that is not known of any.
-        used: What these jobs have used; all, where it is not known what they asked for.
-        jobs: How many these are.
-    """
-
-    asked: float | None
-    used: float
-    jobs: int
-
-
-def totals(materials: Iterable[Material]) -> tuple[dict[str, int], dict[str, Total]]:
-    """Add up jobs.
+    Args:
+        runs: Their run directories and states.
+        now: Seconds since the epoch.
 
     Returns:
-        (state -> how many jobs, resource -> its total).
+        ``states``: state -> how many jobs; ``totals``: resource -> what jobs have ``asked`` for, ``used`` by these, and
+        how many ``jobs`` these are. Where it is not known of any what it asked for, that is None, and all count.
     """
     states: dict[str, int] = {}
     pairs: dict[str, list[tuple[float | None, float]]] = {}
-    for material in materials:
-        states[material.view.state] = states.get(material.view.state, 0) + 1
-        for what, asked, used in _of_job(material):
-            pairs.setdefault(what, []).append((asked, used))
+    for run, view in runs:
+        try:
+            for material in gather_all(run, now, view):
+                states[material.view.state] = states.get(material.view.state, 0) + 1
+                for what, asked, used in _of_job(material):
+                    pairs.setdefault(what, []).append((asked, used))
+        except RunDirError:
+            states[_UNREADABLE] = states.get(_UNREADABLE, 0) + 1
     made = {}
     for what, found in pairs.items():
-        known = [one for one, _ in found if one is not None]
-        amounts = [amount for one, amount in found if one is not None or not known]
-        made[what] = Total(sum(known) if known else None, sum(amounts), len(amounts))
-    return states, made
+        known = [asked for asked, _ in found if asked is not None]
+        amounts = [used for asked, used in found if asked is not None or not known]
+        made[what] = {"asked": sum(known) if known else None, "used": sum(amounts), "jobs": len(amounts)}
+    return {"states": states, "totals": made}
 
 
 def _of_job(material: Material) -> Iterator[tuple[str, float | None, float]]:
