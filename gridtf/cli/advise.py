@@ -15,16 +15,13 @@ from gridtf.errors import GridtfError, UsageError
 from gridtf.jobspec.arguments import Parser
 from gridtf.text import counted, plain
 
-_PERMISSION = "advise_users"
-
 
 def parser(**more: Any) -> Parser:
     examples = ("digits", "4711 --json", "--user ann --since 30d")
     made = new_parser("advise", "JOB [JOB …] | --user NAME", examples, job="*", json=True, **more)
     user_help = "sums of what a user's jobs asked for and used; another user's where the site permits it"
     made.add_argument("--user", metavar="NAME", help=user_help)
-    since_help = "with --user: jobs submitted since then (default: 30d)"
-    made.add_argument("--since", metavar="TIME", type=since, default="30d", help=since_help)
+    made.add_argument("--since", metavar="TIME", type=since, default="30d", help="of jobs since then (default: 30d)")
     return made
 
 
@@ -56,14 +53,13 @@ def _of_user(name: str, first: float) -> dict[str, Any]:
 
     if name == files.user_name(os.geteuid()):
         return _sums(os.environ, first)
-    permitted = limit_of_site(_PERMISSION, os.environ, of_root=True)
+    permitted = limit_of_site("advise_users", os.environ, of_root=True)
     if permitted is None or not permitted.value:
-        hint = f"its file, if it is root's, can permit it: {_PERMISSION} = true below [limits]"
+        hint = "its file, if it is root's, can permit it: advise_users = true below [limits]"
         raise GridtfError("this site does not permit advice on the jobs of other users", hint=hint)
     if os.geteuid() != 0:
         return _sums({"HOME": account(name).pw_dir}, first)
-    sums: dict[str, Any] = as_user(name, lambda: _sums(os.environ, first))
-    return sums
+    return dict(as_user(name, lambda: _sums(os.environ, first)))
 
 
 def _sums(environ: Mapping[str, str], first: float) -> dict[str, Any]:

@@ -106,8 +106,7 @@ class Advised:
         measured = {name: used for name, used in material.usage.tasks.items() if used.spread}
         fewest = min((sum(used.spread.values()) for used in measured.values()), default=0)
         if fewest < _FEWEST:
-            why = f"a task was measured {counted(fewest, 'time')}, at least {_FEWEST} needed"
-            self.left["memory and CPUs"] = why
+            self.left["memory and CPUs"] = f"a task was measured {counted(fewest, 'time')}, at least {_FEWEST} needed"
         elif material.view.state == JobState.FAILED:
             self.left["memory and CPUs"] = "it is FAILED, and might have needed more later"
         else:
