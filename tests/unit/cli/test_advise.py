@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def recorded(path: Path, **more: object) -> RunDir:
+def recorded(path: Path, **more: Any) -> RunDir:
     """A job that is in the index."""
     run = recordedruns.make(path, workers=2, gpus=1)
     env, params = {"TOKEN": SECRET}, {f"{SECRET}_lr": SECRET}
