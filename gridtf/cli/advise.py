@@ -37,9 +37,8 @@ def run(arguments: Namespace) -> int:
         text = as_json(sums) if arguments.json else _table(arguments.user, arguments.since, sums)
     else:
         likes = [Like(job.find(name)) for name in arguments.job]
-        advised = {like: like.advised() for like in likes}
-        records = [{"run_dir": like.run_dir, **found.to_dict()} for like, found in advised.items()]
-        lines = [line for like, found in advised.items() for line in (f"# {like.name}", *found.lines())]
+        records = [{"run_dir": like.run_dir, **like.advised().to_dict()} for like in likes]
+        lines = [line for like in likes for line in (f"# {like.name}", *like.advised().lines())]
         text = as_json(records) if arguments.json else "\n".join(map(plain, lines))
     output.write(f"{text}\n")
     return 0

@@ -13,7 +13,7 @@ from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.tasktypes import DATA_WORKER, LEADERS
 from gridtf.jobspec.units import format_walltime, parse_memory, parse_walltime
 from gridtf.report.resources import percent, round_up, short
-from gridtf.report.usage import Usage, Used
+from gridtf.report.usage import Used
 from gridtf.states import JobState, TaskState
 from gridtf.text import columns, counted, duration, size, some, toml
 from gridtf.values import Value, as_dict
@@ -112,7 +112,7 @@ class Advised:
         else:
             self._add_cpus(own, measured, spec or own)
             self._add_memory(own, measured, spec or own, material.tasks if alike else None)
-            for one in (*_of_gpus(material.usage, own), *_idle_tasks(measured)):
+            for one in (*_of_gpus(material, own), *_idle_tasks(measured)):
                 self._put(one)
         self._add_time(own, material, spec or own, alike=alike)
         for one in _of_saving(material, own):
@@ -232,14 +232,16 @@ def _is_busy(own: JobSpec, task: str, used: Used) -> bool:
 
 
 def _idle_tasks(measured: Measured) -> Iterator[Advice]:
-    tasks = [name for name in measured if _kind(name) in _TRAINING and measured[name].seconds >= _SHORTEST]
-    if idle := [name for name in tasks if (measured[name].mean or 0) < _UNUSED]:
-        why = f"fewer workers: {some(idle)} of {counted(len(tasks), 'training task')} used less than {_UNUSED} cores"
+    tasks = {name: used for name, used in measured.items() if _kind(name) == "worker" and used.seconds >= _SHORTEST}
+    if idle := [name for name, used in tasks.items() if (used.mean or 0) < _UNUSED]:
+        why = f"fewer workers: {some(idle)} of {counted(len(tasks), 'worker')} used less than {_UNUSED} cores"
         yield Advice(("tasks",), None, why, len(idle))
 
 
-def _of_gpus(usage: Usage, own: JobSpec) -> Iterator[Advice]:
-    gpus = {device: used for device, used in usage.gpus.items() if used.seconds >= _SHORTEST}
+def _of_gpus(material: Material, own: JobSpec) -> Iterator[Advice]:
+    usage, busy = material.usage, {*material.tasks.values()}  # a spare host is idle on purpose
+    there = {one: used for one, used in usage.gpus.items() if one[0] in busy or not own.spare_nodes}
+    gpus = {one: used for one, used in there.items() if used.seconds >= _SHORTEST}
     unused = [device for device, used in gpus.items() if (used.mean or 0) < _UNUSED]
     if not gpus:
         return
@@ -250,9 +252,9 @@ def _of_gpus(usage: Usage, own: JobSpec) -> Iterator[Advice]:
         why = f"{less}: {len(unused)} of {counted(len(gpus), 'GPU')} used less than {percent(_UNUSED)}: {where}"
         yield Advice(("gpus",), None, why, len(unused))
     most = max(used.memory for used in gpus.values())
-    there = min(used.most_memory for used in gpus.values())
-    if 0 < most < _SMALL * there:
-        why = f"GPU memory: at most {size(most)} of {size(there)} used: a larger batch, or a smaller GPU, may do"
+    whole = min(used.most_memory for used in gpus.values())
+    if 0 < most < _SMALL * whole:
+        why = f"GPU memory: at most {size(most)} of {size(whole)} used: a larger batch, or a smaller GPU, may do"
         yield Advice(("gpu_memory",), None, why, most)
     mean = sum(used.amount for used in gpus.values()) / sum(used.seconds for used in gpus.values())
     before = [name for name in usage.tasks if _kind(name) == DATA_WORKER]

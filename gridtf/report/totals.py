@@ -12,8 +12,6 @@ from gridtf.report.gather import Material, gather_all
 from gridtf.run.reduced import requested_cpus
 from gridtf.run.rundir import RunDir
 
-_UNREADABLE = "unreadable"  # in place of the state
-
 
 def totals(runs: Iterable[tuple[RunDir, JobView]], now: float) -> dict[str, Any]:
     """Add up jobs, and the elements of arrays.
@@ -35,7 +33,7 @@ def totals(runs: Iterable[tuple[RunDir, JobView]], now: float) -> dict[str, Any]
                 for what, asked, used in _of_job(material):
                     pairs.setdefault(what, []).append((asked, used))
         except RunDirError:
-            states[_UNREADABLE] = states.get(_UNREADABLE, 0) + 1
+            states["unreadable"] = states.get("unreadable", 0) + 1
     made = {}
     for what, found in pairs.items():
         known = [asked for asked, _ in found if asked is not None]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gridtf.jobspec.config import Typed, configure
+from gridtf.jobspec.spec import JobSpec
 from gridtf.report.advice import Advised
 from gridtf.report.gather import gather
 from gridtf.run import jsonlines
@@ -199,6 +200,27 @@ def test_gpus_that_were_not_used(make: Callable[..., RunDir], use_of: Callable[[
     assert not any("GPU" in line for line in lines(short))
 
 
+def test_spare_host_is_idle_on_purpose(make: Callable[..., RunDir]) -> None:
+    spec = {**RIGHT, "nodes": 1, "spare_nodes": 1, "restarts": 1}
+    run = edit(make(spec=spec, gpus=2, workers=1), gpus(lambda host, index: 90.0 * (host == "h0")))
+    assert not [line for line in lines(run) if "GPU" in line]
+
+
+def test_type_of_the_job_s_own(make: Callable[..., RunDir]) -> None:
+    """Another job's, of which this one knows nothing."""
+    run = make(workers=1, ps=1)
+    samples = run.attempt(1).samples
+    samples.write_text(samples.read_text().replace('"ps:0"', '"board:0"'))
+    plan = json.loads(run.attempt(1).plan.read_text())
+    plan["tasks"][1] |= {"type": "board", "kind": "service"}
+    run.attempt(1).plan.write_text(json.dumps(plan))
+    recordedruns.describe(run, tasks={"worker": {"count": 1}, "board": {"kind": "service", "count": 1}})
+    assert lines(run)[0].startswith("# about right")
+    run.job.unlink()
+    found = Advised([gather(run, recordedruns.BEGIN)], JobSpec(command=("x",))).to_dict()
+    assert [one["key"] for one in found["advice"] if one["taken"]] == ["cpus_per_task", "mem_per_task"]
+
+
 def test_gpu_memory_that_was_not_used(make: Callable[..., RunDir]) -> None:
     run = edit(make(gpus=1), gpus(lambda host, index: 90.0, memory=3 * GIB))
     small = "# GPU memory: at most 3.0 GiB of 80.0 GiB used: a larger batch, or a smaller GPU, may do"
@@ -211,7 +233,7 @@ def test_tasks_that_did_nothing(make: Callable[..., RunDir]) -> None:
             sample["tasks"]["worker:1"]["cpu"] = 0.01
 
     found = lines(edit(make(), idle))
-    assert found[0] == "# fewer workers: worker:1 of 2 training tasks used less than 0.05 cores"
+    assert found[0] == "# fewer workers: worker:1 of 2 workers used less than 0.05 cores"
 
 
 @pytest.mark.parametrize(
