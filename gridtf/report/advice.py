@@ -33,7 +33,6 @@ _OFTEN = 0.75  # of the samples: CPUs that were all busy in as many are too few
 _UNUSED = 0.05  # of a GPU, or of a core, on average
 _WAITING = 0.5  # of a GPU, on average: less use than that, beside busy CPUs, is waiting for data
 _SMALL = 0.1  # of a GPU's memory
-_TRAINING = ("worker", *LEADERS)
 Measured = Mapping[str, Used]  # task -> what it has used
 _LAYOUT = ("nodes", "tasks_per_node", "gpus_per_node", "gpus_per_task", "slots")
 
@@ -76,8 +75,11 @@ class Advised:
         self.found: dict[Key, Advice] = {}
         self.left: dict[str, str] = {}
         self._states = {material.view.state for material in materials}
-        for material in materials:
-            self._add(material, spec)
+        self._all = self._states | {attempt.state for material in materials for attempt in material.attempts}
+        idle = [self._add(material, spec) for material in materials]
+        for key in idle[0]:  # what some elements have used is not idle
+            if all(key in other for other in idle):
+                self._put(max((other[key] for other in idle), key=lambda one: one.amount))
         for one in self.found.values():  # elements that tell nothing are not missed where others do
             if one.taken:
                 self.left.pop("the walltime" if one.key == ("time",) else "memory and CPUs", None)
@@ -100,8 +102,9 @@ class Advised:
             *(f"# nothing is advised on {what}: {why}" for what, why in self.left.items()),
         ]
 
-    def _add(self, material: Material, spec: JobSpec | None) -> None:
-        own = _own(material)
+    def _add(self, material: Material, spec: JobSpec | None) -> dict[Key, Advice]:
+        """Add what a job or an element tells; returns what is said of what was idle."""
+        own, idle = _own(material), dict[Key, Advice]()
         alike = spec is None or _layout(material.spec) == _layout(spec.to_dict())
         measured = {name: used for name, used in material.usage.tasks.items() if used.spread}
         fewest = min((sum(used.spread.values()) for used in measured.values()), default=0)
@@ -112,11 +115,11 @@ class Advised:
         else:
             self._add_cpus(own, measured, spec or own)
             self._add_memory(own, measured, spec or own, material.tasks if alike else None)
-            for one in (*_of_gpus(material, own), *_idle_tasks(measured)):
-                self._put(one)
+            idle = {one.key: one for one in (*_of_gpus(material, own), *_idle_tasks(measured))}
         self._add_time(own, material, spec or own, alike=alike)
         for one in _of_saving(material, own):
             self._put(one)
+        return idle
 
     def _put(self, advice: Advice) -> None:
         """Keep the largest advice of all elements."""
@@ -140,7 +143,7 @@ class Advised:
 
     def _add_memory(self, own: JobSpec, measured: Measured, spec: JobSpec, hosts: Mapping[str, str] | None) -> None:
         """hosts: task -> its host; None where those of the other job are not alike."""
-        if JobState.OUT_OF_MEMORY in self._states:
+        if JobState.OUT_OF_MEMORY in self._all:
             self.left["memory"] = "it has ended OUT_OF_MEMORY, and needs more than it had"
             return
         general = "mem_per_task" if spec.mem is None else "mem"
@@ -163,8 +166,7 @@ class Advised:
         if state != JobState.COMPLETED:
             self.left["the walltime"] = f"it is {state}, and only a COMPLETED job shows how long it takes"
         elif len(attempts) != 1:
-            saved = all(attempt.state == JobState.SAVED for attempt in attempts[:-1])
-            in_all = f", {duration(took)} in all" if saved else ""
+            in_all = f", {duration(took)} in all" if {one.state for one in attempts[:-1]} == {JobState.SAVED} else ""
             self.left["the walltime"] = f"it has had {len(attempts)} attempts{in_all}"
         elif not alike:
             self.left["the walltime"] = "its tasks or hosts are other ones"
@@ -258,11 +260,10 @@ def _of_gpus(material: Material, own: JobSpec) -> Iterator[Advice]:
         yield Advice(("gpu_memory",), None, why, most)
     mean = sum(used.amount for used in gpus.values()) / sum(used.seconds for used in gpus.values())
     before = [name for name in usage.tasks if _kind(name) == DATA_WORKER]
-    feeders = before or [name for name in usage.tasks if _kind(name) in _TRAINING]
+    feeders = before or [name for name in usage.tasks if _kind(name) in ("worker", *LEADERS)]
     if mean < _WAITING and not unused and feeders and all(_is_busy(own, name, usage.tasks[name]) for name in feeders):
         count = len(before) + min(len(feeders), math.ceil(len(feeders) * (1 / mean - 1)))
-        why = f"GPUs were idle {percent(1 - mean)} of the time, and all CPUs of {some(feeders, most=2)} busy: they "
-        why += "waited for data; try more"
+        why = f"GPUs idle {percent(1 - mean)}, all CPUs of {some(feeders, most=2)} busy: they waited for data; try more"
         yield Advice(("tasks", DATA_WORKER, "count"), count, why, count, str(len(before) or ""))
 
 
@@ -279,5 +280,5 @@ def _of_saving(material: Material, own: JobSpec) -> Iterator[Advice]:
         took = max(saved, default=0) - (ends - before)
         if attempt.state == JobState.SAVED and took > _CLOSE * before:
             minutes = math.ceil(took * (1 + MARGIN) / 60)
-            why = f"{duration(took)} to save + {percent(MARGIN)}"
-            yield Advice(key, f"{minutes}m", why, minutes * 60, format_walltime(before))
+            how = f"{duration(took)} to save + {percent(MARGIN)}"
+            yield Advice(key, f"{minutes}m", how, minutes * 60, format_walltime(before))

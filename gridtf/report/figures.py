@@ -10,7 +10,7 @@ from gridtf.observe.codelines import code_lines
 from gridtf.report import resources
 from gridtf.report.curves import Curve
 from gridtf.report.gather import Material
-from gridtf.report.resources import GpuHours, Line
+from gridtf.report.resources import GpuHours
 from gridtf.report.timeline import TRAINING
 from gridtf.report.usage import POWER, RATE
 from gridtf.text import counted, duration, some
@@ -104,11 +104,6 @@ def _number(name: str, number: float | None) -> Figure:
 def hours(material: Material) -> GpuHours | None:
     """The GPU-hours of a job; None without GPUs."""
     return resources.gpu_hours(material.told, material.attempts, material.usage)
-
-
-def requested(material: Material) -> list[Line]:
-    """What the job had requested, and what it used."""
-    return resources.lines(material.request, material.usage, material.attempts)
 
 
 CODE = "Code"

@@ -21,6 +21,7 @@ from gridtf.report import charts, compare, figures, pictures, table, timeline
 from gridtf.report.advice import Advised
 from gridtf.report.drawing import time_axis
 from gridtf.report.gather import Material, gather
+from gridtf.report.resources import lines
 from gridtf.run.rundir import RunDir
 from gridtf.secrets import MASK, Masker, given
 from gridtf.states import TaskState
@@ -276,7 +277,7 @@ def _of_job(material: Material, masker: Masker) -> dict[str, Any]:
         "places": places[:_MOST_PLACES],
         "more_places": places[_MOST_PLACES:],
         "hours": figures.hours(material),
-        "resources": figures.requested(material),
+        "resources": lines(material.request, material.usage, material.attempts),
         "advice": "\n".join(Advised([material]).lines()),
         "settings": [row for row in settings if not row.key.startswith("env.")],
         "environment": [row for row in settings if row.key.startswith("env.")],

@@ -171,7 +171,7 @@ def test_cpus_that_were_all_busy(make: Callable[..., RunDir]) -> None:
 
 def test_gpus_that_wait_for_data(make: Callable[..., RunDir]) -> None:
     run = edit(edit(make(gpus=1), use(cpu=3.9)), gpus(lambda host, index: 38.0))
-    waits = "GPUs were idle 62 % of the time, and all CPUs of worker:0, worker:1 busy: they waited for data; try more"
+    waits = "GPUs idle 62 %, all CPUs of worker:0, worker:1 busy: they waited for data; try more"
     assert f"tasks.data_worker.count = 2 # {waits}" in lines(run)
     edit(run, gpus(lambda host, index: 80.0))
     assert not any("data_worker" in line for line in lines(run))
@@ -256,6 +256,19 @@ def test_time_to_save(make: Callable[..., RunDir], state: str, left: float, foun
     assert [line for line in lines(run) if "checkpoint_before" in line.partition("#")[0] + line[:20]] == (
         [found] if found else []
     )
+
+
+def test_what_some_elements_have_used_is_not_idle(make: Callable[..., RunDir]) -> None:
+    runs = [edit(make(str(number), gpus=2), gpus(lambda host, index: 90.0 * (index == "0"))) for number in range(2)]
+    assert "fewer GPUs: 2 of 4" in lines(*runs)[0]
+    edit(runs[1], gpus(lambda host, index: 90.0))
+    assert lines(*runs) == [ABOUT_RIGHT]
+
+
+def test_attempt_that_ran_out_of_memory(make: Callable[..., RunDir]) -> None:
+    run = told(make(), state="OUT_OF_MEMORY")
+    recordedruns.make(run.path, workers=2, begin=recordedruns.BEGIN + 3600)
+    assert "# nothing is advised on memory: it has ended OUT_OF_MEMORY, and needs more than it had" in lines(run)
 
 
 def test_largest_of_all_elements(make: Callable[..., RunDir]) -> None:
