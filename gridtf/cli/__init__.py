@@ -40,6 +40,7 @@ MOMENTS = {
     },
     "afterwards": {
         "report": "write what happened, or how runs compare, as an HTML page",
+        "advise": "print what a job could have asked for, as lines of a job file",
         "diff": "show what differs between two runs: settings, code, outcome",
         "output": "print the folder with the results of the tasks",
         "tensorboard": "show the results in TensorBoard, and how to reach it",

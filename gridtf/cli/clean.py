@@ -6,7 +6,8 @@ import os
 import re
 import time
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,9 +73,10 @@ def run(arguments: Namespace) -> int:
     again = choice.replace(named=frozenset(one.run.path for one in going), keep=0)
     chosen = cleaning.choose(runs, again, time.time())
     kept += _show_kept(chosen)
-    failed = [one for one, why in chosen if not why and not _remove(one, choice)]
+    remove = partial(cleaning.remove, environ=os.environ, keep_output=choice.keep_output)
+    failed = [one for one, why in chosen if not why and not _done(partial(remove, one.run))]
     free = cleaning.snapshots(runs, (), {path.parent for path in code})
-    spared = [path for path in free if path in code and not _free(path)]
+    spared = [path for path in free if path in code and not _done(partial(_free, path))]
     return int(bool(failed or spared or (kept and arguments.jobs)))
 
 
@@ -137,12 +139,10 @@ def _show_kept(chosen: Sequence[tuple[Found, str]]) -> int:
     return len(lines)
 
 
-def _remove(one: Found, choice: Choice) -> bool:
-    """Remove a run, and say what went wrong; whether nothing did."""
-    from gridtf.login import cleaning
-
+def _done(remove: Callable[[], str | None]) -> bool:
+    """Remove something, and say what went wrong; whether nothing did."""
     try:
-        problem = cleaning.remove(one.run, os.environ, keep_output=choice.keep_output)
+        problem = remove()
     except RunDirError as error:
         problem = error.what
     if problem:
@@ -150,17 +150,12 @@ def _remove(one: Found, choice: Choice) -> bool:
     return not problem
 
 
-def _free(path: Path) -> bool:
-    """Remove a snapshot, and say what went wrong; whether nothing did."""
+def _free(path: Path) -> None:
+    """Remove a snapshot."""
     from gridtf.login import snapshot, submission
 
-    try:
-        snapshot.remove(path)
-    except RunDirError as error:
-        output.message(f"gridtf: {plain(error.what)}")
-        return False
+    snapshot.remove(path)
     submission.remove_default_root(path.parents[1])
-    return True
 
 
 def _age(text: str) -> float:

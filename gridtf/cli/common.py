@@ -157,20 +157,25 @@ def job_names(prefix: str, **_: object) -> list[str]:
     return [word for word in dict.fromkeys(words) if word.startswith(prefix)] + folders
 
 
-def find_job(arguments: Namespace, *, even_gone: bool = False) -> Job:
+def find_job(arguments: Namespace, *, even_gone: bool = False, alone_for: str = "") -> Job:
     """Find the job named by the argument JOB.
 
     Args:
         arguments: The parsed command line.
         even_gone: As for gridtf.login.job.find.
+        alone_for: The gridtf command, if it takes no job array.
 
     Raises:
         NotFoundError: When there is no such job.
         RunDirError: When its run directory cannot be read.
     """
     from gridtf.login.job import find
+    from gridtf.run import registry
 
-    return find(arguments.job, even_gone=even_gone)
+    job = find(arguments.job, even_gone=even_gone)
+    if alone_for:
+        registry.need_one_job(job.run, alone_for)
+    return job
 
 
 def agreed(question: str, done: str, hint: str) -> bool:

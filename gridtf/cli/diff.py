@@ -36,7 +36,6 @@ def run(arguments: Namespace) -> int:
     names = (arguments.first, arguments.second)
     first, second = (find(name).run for name in names)
     for each in (first, second):
-        registry.need_run(each)
         registry.need_one_job(each, "diff")
     found = difference(first, second, names, time.time())
     text = show.as_json(as_record(found)) if arguments.json else shown(found, names, output.width() or _WIDTH)

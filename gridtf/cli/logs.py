@@ -48,12 +48,9 @@ def parser(**more: Any) -> Parser:
 
 
 def run(arguments: Namespace) -> int:
-    from gridtf.run import reduced, registry
+    from gridtf.run import reduced
 
-    found = find_job(arguments).run
-    registry.need_run(found)
-    registry.need_one_job(found, "logs")
-    with reduced.unpacked(found) as run:
+    with reduced.unpacked(find_job(arguments, alone_for="logs").run) as run:
         return _print(run, arguments)
 
 

@@ -29,11 +29,7 @@ def parser(**more: Any) -> Parser:
 
 
 def run(arguments: Namespace) -> int:
-    from gridtf.run import registry
-
-    run = find_job(arguments).run
-    registry.need_run(run)
-    registry.need_one_job(run, "monitor")
+    run = find_job(arguments, alone_for="monitor").run
     if arguments.once:
         return _once(run)
     plain = f"`gridtf status {shlex.quote(str(arguments.job))} --watch` shows the same in plain text"

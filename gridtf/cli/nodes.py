@@ -32,7 +32,7 @@ def parser(**more: Any) -> Parser:
 
 def run(arguments: Namespace) -> int:
     now, forgotten = time.time(), {*arguments.hosts}
-    known = hosthistory.read(os.environ, now, config.of_site("bad_hosts", os.environ))
+    known = hosthistory.read(os.environ, now, config.limit_of_site("bad_hosts", os.environ))
     if unknown := forgotten - {suspect.host for suspect in known.suspects if suspect.findings}:
         what = f"your jobs have found out nothing about {some([*unknown])}"
         raise NotFoundError(what, hint="`gridtf nodes` lists the hosts; those of the site's file are your site's")

@@ -19,11 +19,7 @@ def parser_output(**more: Any) -> Parser:
 
 
 def run_output(arguments: Namespace) -> int:
-    from gridtf.run import registry
-
-    job = find_job(arguments)
-    registry.need_run(job.run)
-    registry.need_one_job(job.run, "output")
+    job = find_job(arguments, alone_for="output")
     folder = job.output_dir
     if not files.is_folder(folder):
         raise NotFoundError(f"job {job.name} has no output: {folder} does not exist, or is closed to you")

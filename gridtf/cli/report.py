@@ -104,29 +104,14 @@ def _chosen(runs: list[RunDir], by: str | None, most: int) -> tuple[list[RunDir]
     if by is None:
         told = f"These are the first {most} of {len(runs)}: --by VALUE chooses the best ones."
         return runs[:most], told if len(runs) > most else ""
-    from gridtf.errors import nearest
-    from gridtf.observe.outcome import reported
+    from gridtf.observe.outcome import ordered, reported
 
-    name, _, which = by.partition(":")
-    found = {run: reported(run) for run in runs}
-    known = list(dict.fromkeys(value for values in found.values() for value in values))
-    if name not in known or which not in ("", "min", "max"):
-        hint = nearest(name, known) or f"known: {', '.join(known)}" if known else "programs call gridtf.progress"
-        what = f"none of these runs has reported {name!r}" if name not in known else f"{which!r} is neither min nor max"
-        raise UsageError(f"--by: {what}", hint=hint if name not in known else f"write --by {name}:max")
-
-    def place(run: RunDir) -> tuple[bool, float]:
-        value = found[run].get(name)
-        return value is None, 0.0 if value is None else -value.most if which == "max" else value.least
-
-    told = f"The best first, by the {'largest' if which == 'max' else 'smallest'} {name}"
-    return sorted(runs, key=place)[:most], f"{told}{f': {most} of {len(runs)}' if len(runs) > most else ''}."
+    found, name, best = ordered([(run, reported(run)) for run in runs], by)
+    told = f"The best first, by the {'largest' if best == 'most' else 'smallest'} {name}"
+    return found[:most], f"{told}{f': {most} of {len(runs)}' if len(runs) > most else ''}."
 
 
 def _print(runs: list[RunDir], *, as_json: bool) -> int:
-    import csv
-    import io
-
     from gridtf.cli import show
     from gridtf.report import table
     from gridtf.secrets import Masker
@@ -139,14 +124,7 @@ def _print(runs: list[RunDir], *, as_json: bool) -> int:
         }
         for row in table.rows(runs, time.time())
     ]
-    text = io.StringIO()
-    if as_json:
-        text.write(f"{show.as_json(rows)}\n")
-    else:
-        writer = csv.DictWriter(text, table.columns(rows), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    output.write(text.getvalue())
+    output.write(f"{show.as_json(rows)}\n" if as_json else show.as_csv(table.columns(rows), rows))
     return 0
 
 

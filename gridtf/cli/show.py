@@ -32,6 +32,18 @@ def as_json(value: object) -> str:
     return json.dumps(value, indent=2, default=_fields)
 
 
+def as_csv(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
+    """Rows as CSV, with a line of names."""
+    import csv
+    import io
+
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
 def job_table(jobs: Sequence[Row], width: int | None = None, *, why: bool = False) -> str:
     """Show jobs as a table.
 

@@ -62,7 +62,7 @@ def run_list(arguments: Namespace) -> int:
     import gridtf.cli.show  # noqa: F401 - Python may lie in a folder that is closed to the user
     from gridtf.observe.overview import as_user
 
-    return as_user(arguments.user, listed)
+    return int(as_user(arguments.user, listed))
 
 
 def _list_sweep(arguments: Namespace) -> int:

@@ -90,22 +90,23 @@ def show(job: Job, *, by: str | None, form: str, states: Collection[str] | None 
     """Print the table of a sweep.
 
     Args:
-        by: As for sweeps.ordered; None: by number.
+        by: As for outcome.ordered; None: by number.
         form: ``table``, ``csv`` or ``json``.
         states: Only elements in these states; None: all.
 
     Returns:
         The exit code.
     """
-    from gridtf.cli.show import as_json
+    from gridtf.cli.show import as_csv, as_json
     from gridtf.login import sweeps
+    from gridtf.observe.outcome import ordered
 
     rows = [row for row in sweeps.rows(sweeps.first_of(job)) if states is None or row.state in states]
-    rows, name, best = sweeps.ordered(rows, by) if by else (rows, "", "")
+    rows, name, best = ordered([(row, row.values) for row in rows], by) if by else (rows, "", "")
     if form == "json":
         output.write(f"{as_json(rows)}\n")
     elif form == "csv":
-        output.write(_csv(rows))
+        output.write(as_csv(*_csv(rows)))
     else:
         output.write(f"{_table(rows, name, best, output.width())}\n")
     return 0
@@ -148,36 +149,23 @@ def _cost(cost: Mapping[str, float]) -> str:
     return "-"
 
 
-def _csv(rows: Sequence[Row]) -> str:
-    import csv
-    import io
-
+def _csv(rows: Sequence[Row]) -> tuple[list[str], list[dict[str, object]]]:
+    """Columns and rows."""
     names = dict.fromkeys(name for row in rows for name in row.params)
     values = dict.fromkeys(value for row in rows for value in row.values)
-    kinds = ("last", "least", "most", "step")
-    costs = ("host_seconds", "cpu_seconds", "gpu_seconds")
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    columns = [f"{kind}.{value}" for value in values for kind in kinds]
-    writer.writerow(
-        [
-            "element",
-            "job_id",
-            *(f"params.{name}" for name in names),
-            "state",
-            *columns,
-            "seconds",
-            *costs,
-            "reason",
-            "run_dir",
-        ]
-    )
-    for row in rows:
-        told = [getattr(row.values.get(value), kind, "") for value in values for kind in kinds]
-        cells = [*(row.params.get(name, "") for name in names), row.state, *told, row.seconds]
-        more = [*(row.cost.get(cost, "") for cost in costs), row.reason, row.run_dir]
-        writer.writerow([row.element, row.job_id, *cells, *more])
-    return text.getvalue()
+    kinds, costs = ("last", "least", "most", "step"), ("host_seconds", "cpu_seconds", "gpu_seconds")
+    params, reported = ([f"params.{name}" for name in names], [f"{kind}.{value}" for value in values for kind in kinds])
+    columns = ["element", "job_id", *params, "state", *reported, "seconds", *costs, "reason", "run_dir"]
+    made = [
+        {
+            **{name: getattr(row, name) for name in columns if name in row._fields},
+            **{f"params.{name}": value for name, value in row.params.items()},
+            **{f"{kind}.{name}": getattr(value, kind) for name, value in row.values.items() for kind in kinds},
+            **row.cost,
+        }
+        for row in rows
+    ]
+    return columns, made
 
 
 def _text(value: object) -> str:

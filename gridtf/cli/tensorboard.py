@@ -50,7 +50,6 @@ def _folder(job: Job, given: str | None) -> Path:
     from gridtf.run.rundir import here, listdir
 
     if given is None:
-        registry.need_run(job.run)
         registry.need_one_job(job.run, "tensorboard")
     folder = job.output_dir if given is None else here() / given
     if not listdir(folder) and not folder.is_dir():  # a folder that is closed to this user is an error of its own

@@ -424,21 +424,22 @@ def forbidden_by_site(name: str, environ: Mapping[str, str]) -> str:
 
     Args:
         name: An entry of ``[limits]`` that is true or false.
-        environ: As for of_site.
+        environ: As for limit_of_site.
 
     Raises:
-        GridtfError: The file cannot be read, or has a wrong value.
+        GridtfError: As limit_of_site does.
     """
-    limit = of_site(name, environ)
+    limit = limit_of_site(name, environ)
     return f"{limit.source}: {name} = false" if limit and not limit.value else ""
 
 
-def of_site(name: str, environ: Mapping[str, str]) -> Limit | None:
+def limit_of_site(name: str, environ: Mapping[str, str], *, of_root: bool = False) -> Limit | None:
     """An entry of ``[limits]`` in the site's file, which no other file can set; None where it has none.
 
     Args:
         name: The entry.
         environ: The environment, for the path of the file.
+        of_root: Whether it counts in a file of root's only: a user can name one of his own in the environment.
 
     Raises:
         GridtfError: The file cannot be read, or has a wrong value.
@@ -446,7 +447,8 @@ def of_site(name: str, environ: Mapping[str, str]) -> Limit | None:
     for path, missing, is_site in general_files(environ):
         if is_site:
             file = Reader(OPTIONS, environ, Path()).file(path, str(path), missing, unknown={}, is_site=True)
-            return file.limits[name].replace(owner=file.owner) if name in file.limits else None
+            counts = name in file.limits and (file.owner == 0 or not of_root)
+            return file.limits[name].replace(owner=file.owner) if counts else None
     return None
 
 

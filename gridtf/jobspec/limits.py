@@ -27,7 +27,8 @@ _MOST: dict[str, tuple[str, Callable[[JobSpec], int | None]]] = {
     "max_time": ("time", lambda spec: spec.walltime),
 }
 MAX_SWEEP = "max_sweep"  # elements of a sweep, which is made later
-NAMES = (*_MOST, MAX_SWEEP, "require", "message", "exec", "bad_hosts")
+_SWITCHES = ("exec", "advise_users")  # of commands
+NAMES = (*_MOST, MAX_SWEEP, "require", "message", "bad_hosts", *_SWITCHES)
 
 
 def parse(name: str, value: object) -> Any:
@@ -39,7 +40,7 @@ def parse(name: str, value: object) -> Any:
 
     Returns:
         A whole number (seconds of ``max_time``), the keys of ``require`` as a tuple, the text of ``message``; whether
-        ``exec`` is allowed; the path of ``bad_hosts``.
+        ``exec`` and ``advise_users`` are allowed; the path of ``bad_hosts``.
 
     Raises:
         SpecError: For a value that cannot be.
@@ -50,7 +51,7 @@ def parse(name: str, value: object) -> Any:
         if isinstance(value, str):
             return value
         raise SpecError(key, f"expected {texts[name]}")
-    if name == "exec":
+    if name in _SWITCHES:
         if isinstance(value, bool):
             return value
         raise SpecError(key, "expected true or false")

@@ -9,12 +9,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import translate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gridtf.observe.git import answer, git, leave
 from gridtf.run.rundir import RUN_ROOT, Record, RunDir, write_record, write_text
-
-if TYPE_CHECKING:
-    import subprocess
 
 # Of these, neither the content is copied nor a diff is kept: shell patterns of names.
 SECRETS = (
@@ -22,12 +20,8 @@ SECRETS = (
     *(".netrc", ".pypirc", ".git-credentials", ".ssh", ".aws", ".gnupg", "credentials", "credentials*.json"),
 )
 _SECONDS = 2.0  # for all questions of a submission; a work tree on a slow file system is then not known
-_LEFT = 0.2  # for the end of one that was killed
 _MOST_DIFF = 1 << 20  # bytes
 _MOST_NAMES = 1000  # of untracked and of changed files, and of changed ones
-# What a repository's configuration could have git run is turned off, but for filters such as that of Git LFS, without
-# which other files would differ; git refuses to work in a repository of another user. No lock is taken.
-_SAFE = ("--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 _DIFF = ("--literal-pathspecs", "diff", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD", "--")
 _SECRET = re.compile("|".join(map(translate, SECRETS)))
 
@@ -40,71 +34,6 @@ def is_secret(name: str) -> bool:
 def work_tree(folder: Path) -> Path | None:
     """The top of the git work tree that a folder lies in; None without one."""
     return next((place for place in (folder, *folder.parents) if os.path.lexists(place / ".git")), None)
-
-
-def git(folder: Path, *words: str) -> subprocess.Popen[bytes] | None:
-    """Start git, with its output in a pipe; None where there is none.
-
-    Args:
-        folder: Where it works, whatever the variables of git in this environment say.
-        words: Its arguments.
-    """
-    import subprocess
-
-    environ = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}
-    try:
-        return subprocess.Popen(
-            ["git", *_SAFE, "-C", str(folder), *words],  # noqa: S607
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**environ, "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C"},
-        )
-    except OSError:
-        return None
-
-
-def answer(process: subprocess.Popen[bytes] | None, seconds: float, most: int | None = None) -> bytes | None:
-    """What git prints.
-
-    Args:
-        process: As git returns it.
-        seconds: How long it may take.
-        most: How many bytes are kept of it; the rest is not waited for. None: all.
-
-    Returns:
-        The output; None when git fails, or has not ended by then.
-    """
-    import select
-
-    if process is None or process.stdout is None:
-        return None
-    end, data = time.monotonic() + seconds, bytearray()
-    with process.stdout as pipe:
-        while select.select([pipe], [], [], max(0.0, end - time.monotonic()))[0]:
-            part = os.read(pipe.fileno(), 1 << 16)
-            data += part
-            if not part:
-                return bytes(data) if process.wait() == 0 else None
-            if most is not None and len(data) >= most:
-                break
-        else:
-            data.clear()
-    _leave(process)
-    return bytes(data[:most]) or None
-
-
-def _leave(process: subprocess.Popen[bytes]) -> None:
-    """End a process, and wait for it, unless a file system holds it up."""
-    import subprocess
-
-    process.kill()
-    if process.stdout is not None:
-        process.stdout.close()
-    try:
-        process.wait(_LEFT)
-    except subprocess.TimeoutExpired:
-        process.returncode = -9
 
 
 @contextlib.contextmanager
@@ -143,7 +72,7 @@ def asked(folder: Path | None) -> Iterator[Callable[[], tuple[Record, str]]]:
     finally:
         for process in filter(None, (status, remote)):
             if process.returncode is None:
-                _leave(process)
+                leave(process)
 
 
 def _about(status: bytes | None) -> Record:

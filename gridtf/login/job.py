@@ -240,7 +240,6 @@ class Job:
             NotFoundError: For a task that the job does not have, and for a job array, whose elements have their own
                 logs.
         """
-        registry.need_run(self.run)
         registry.need_one_job(self.run, "logs")
         with reduced.unpacked(self.run) as run:
             return _valid("".join(logs.read(run, [task] if task else None, tail)))
@@ -258,7 +257,6 @@ class Job:
         Raises:
             NotFoundError: As logs does.
         """
-        registry.need_run(self.run)
         registry.need_one_job(self.run, "logs")
         ended = Watch(self.run).ended
         for line in logs.follow(self.run, [task] if task else None, ended, time.sleep, tail):
@@ -280,7 +278,6 @@ class Job:
         """What happened in the job and what it used: the page of `gridtf report`, which a notebook shows."""
         from gridtf.report import page
 
-        registry.need_run(self.run)
         registry.need_one_job(self.run, "report")
         return Page(page.of_job(self.run, time.time()))
 
@@ -299,7 +296,6 @@ class Job:
         return f"<table>{body}</table>"
 
     def _addresses(self) -> tuple[addresses.Addresses, addresses.Addresses]:
-        registry.need_run(self.run)
         registry.need_one_job(self.run, "address")
         return addresses.read(self.run, self.status())
 

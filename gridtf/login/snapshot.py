@@ -23,6 +23,7 @@ from gridtf.contract import OUTPUT_DIR
 from gridtf.errors import RunDirError, SpecError
 from gridtf.jobspec.spec import JobSpec
 from gridtf.login import code
+from gridtf.observe.git import answer, git
 from gridtf.run import recordtypes
 from gridtf.run.rundir import RUN_ROOT, Record, cannot, is_ours, listdir, read_record, write_record
 from gridtf.schedulers.api import Plan
@@ -113,7 +114,7 @@ def choose(plan: Plan) -> Chosen:
 def _listed(top: Path, below: str = "") -> set[str] | None:
     """The files that git knows or does not ignore, and all folders above them; None where git does not tell."""
     words = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    told = code.answer(code.git(top / below, *words), _GIT_SECONDS)
+    told = answer(git(top / below, *words), _GIT_SECONDS)
     if told is None:
         return None
     paths = {f"{below}{name.rstrip('/')}" for name in os.fsdecode(told).split("\0") if name}

@@ -17,7 +17,7 @@ from typing import Any
 
 from gridtf import __version__, files
 from gridtf.contract import OUTPUT_DIR
-from gridtf.errors import GridtfError, NotFoundError, RunDirError, SpecError, UsageError, nearest
+from gridtf.errors import GridtfError, NotFoundError, RunDirError, SpecError, UsageError
 from gridtf.jobspec import config, params, placeholders, sweep
 from gridtf.jobspec.checks import spell
 from gridtf.jobspec.config import Configured
@@ -190,12 +190,12 @@ class Row(Value):
     element: int
     job_id: str
     params: Mapping[str, Any]
-    state: str
-    reason: str
-    values: Mapping[str, Reported]
-    seconds: float | None
-    cost: Mapping[str, float]
-    run_dir: str
+    state: str = JobState.PENDING
+    reason: str = ""
+    values: Mapping[str, Reported] = {}
+    seconds: float | None = None
+    cost: Mapping[str, float] = {}
+    run_dir: str = ""
     over: bool = False
 
 
@@ -259,11 +259,6 @@ def _rows(run: RunDir) -> Iterator[Row]:
             element=made.number(element),
             job_id=f"{submitted['job_id']}{mark}{leader}",
             params=made.rows[int(element) - 1],
-            state=JobState.PENDING,
-            reason="",
-            values={},
-            seconds=None,
-            cost={},
             run_dir=str(own.path),
         )
         if (ended := reduced.result(own, names)) is not None:
@@ -305,34 +300,6 @@ def _of_waiting(run: RunDir) -> tuple[str, str]:
     if view.finished or (view.state in ENDED and not view.in_queue):
         return JobState.UNKNOWN, "it has not run, and its scheduler no longer has it"
     return JobState.PENDING, ""
-
-
-def ordered(table: Sequence[Row], by: str) -> tuple[list[Row], str, str]:
-    """Sort a table by what a value was at its best.
-
-    Args:
-        table: The rows.
-        by: The name of a value, with the smallest as the best; with ``:max`` behind it the largest.
-
-    Returns:
-        (the rows, those without the value last; the name; ``least`` or ``most``).
-
-    Raises:
-        NotFoundError: When no element has reported it.
-    """
-    name, _, which = by.partition(":")
-    known = list(dict.fromkeys(value for row in table for value in row.values))
-    if name not in known or which not in ("", "min", "max"):
-        hint = nearest(name, known) or (f"known: {', '.join(known)}" if known else "programs call gridtf.progress")
-        wrong = f"{which!r} is neither min nor max" if name in known else f"no element has reported {name!r}"
-        raise NotFoundError(wrong, hint=hint if name not in known else f"write {name}:max")
-    best = "most" if which == "max" else "least"
-
-    def key(row: Row) -> tuple[bool, float]:
-        value = getattr(row.values[name], best) if name in row.values else 0.0
-        return name not in row.values, -value if which == "max" else value
-
-    return sorted(table, key=key), name, best
 
 
 # --- again

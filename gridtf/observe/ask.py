@@ -30,7 +30,6 @@ def need_allowed(run: RunDir, command: str) -> None:
         NotFoundError: When it is no run directory, or an array of jobs.
         RunDirError: When it is another user's, and this user is not root.
     """
-    registry.need_run(run)
     registry.need_one_job(run, command)
     if os.geteuid() != 0 and not is_ours(run.path):
         who = owner(run.path)

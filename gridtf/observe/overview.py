@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gridtf import schedulers
 from gridtf.errors import GridtfError, NotFoundError, RunDirError
@@ -24,6 +24,7 @@ from gridtf.text import some
 from gridtf.values import Value, as_dict, of_dict
 
 if TYPE_CHECKING:
+    import pwd
     from collections.abc import Callable, Sequence
 
     from gridtf.observe.state import JobView
@@ -115,31 +116,39 @@ class Overview:
             return
 
 
-def as_user(name: str, action: Callable[[], int]) -> int:
+def as_user(name: str, action: Callable[[], Any]) -> Any:
     """Run a function for the jobs of another user, as that user: no file or link there can make root do more.
 
     Args:
         name: The user.
         action: The function. What it imports should have been imported before, as here what it reads jobs with.
 
+    Returns:
+        What it returns, which must fit into JSON.
+
     Raises:
         NotFoundError: When there is no such user.
         GridtfError: For any other user than root, and what the function raises.
     """
-    import pwd
-
     from gridtf.host.users import run_as_user
 
-    try:
-        user = pwd.getpwnam(name)
-    except KeyError:
-        raise NotFoundError(f"no user is called {name} on this host") from None
+    user = account(name)
     if os.geteuid() != 0:
         hint = "without --user, `gridtf list` shows yours; status and report take any run directory that you may read"
         raise GridtfError(f"only root can list the jobs of {name}", hint=hint)
     for scheduler in schedulers.names():
         _ = schedulers.get(scheduler).login
-    return int(run_as_user(user.pw_uid, user.pw_gid, action))
+    return run_as_user(user.pw_uid, user.pw_gid, action)
+
+
+def account(name: str) -> pwd.struct_passwd:
+    """The account of a user. Raises NotFoundError when there is none."""
+    import pwd
+
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        raise NotFoundError(f"no user is called {name} on this host") from None
 
 
 def _stamp(path: Path) -> str:

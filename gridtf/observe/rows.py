@@ -44,15 +44,16 @@ def of_sample(sample: Mapping[str, Any], gpus: Gpus) -> Iterator[Row]:
     of_host = {f"host.{name}": sample[name] for name in ("cpus", "cpu", "memory", "memory_total", "received", "sent")}
     for task, used in sample["tasks"].items():
         own = [sample["gpus"][name] for name in gpus.get(task, ()) if name in sample["gpus"]]
-        yield {**head, "task": task, **dict(_flat(used)), **of_host, **_together(own)}
+        yield {**head, "task": task, **{name: value for name, _, value in flat(used)}, **of_host, **_together(own)}
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in table.items():
+def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str, Any]]:
+    """(dotted key, last part of it, value) of a table and the tables in it."""
+    for key, value in table.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from flat(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{name}", value
+            yield f"{prefix}{key}", str(key), value
 
 
 def _together(gpus: Sequence[Mapping[str, float]]) -> Row:

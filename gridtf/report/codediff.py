@@ -12,6 +12,7 @@ from typing import Any
 
 from gridtf import files
 from gridtf.errors import RunDirError
+from gridtf.observe.git import answer, git
 from gridtf.run import recordtypes, registry
 from gridtf.run.rundir import RunDir, open_plain, read_private, read_record, read_text
 from gridtf.values import Value
@@ -20,8 +21,6 @@ _MOST_LINES = 2000
 _MOST_BYTES = 1 << 18  # of a file; larger ones are only said to differ
 _SECONDS = 20.0  # for git
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
-# As another user's repository could want: no program of its configuration is run.
-_GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 
 
 class CodeDiff(Value):
@@ -151,18 +150,9 @@ def _lines(path: Path) -> list[str] | None:
 
 def _of_commits(records: list[Mapping[str, Any]], commits: list[str]) -> str | None:
     """What git tells of two commits; None where no work tree of the runs has both."""
-    import subprocess
-
     if not all(map(_COMMIT.fullmatch, commits)):
         return None
-    environ = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}
-    environ |= {"LC_ALL": "C", "GIT_NO_LAZY_FETCH": "1"}  # by a command of the configuration
-    for folder in dict.fromkeys(str(record["folder"]) for record in records if "folder" in record):
-        words = (*_GIT, "-C", folder, "diff", "--no-ext-diff", "--no-textconv", "--no-color", *commits, "--")
-        try:
-            done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, env=environ)
-        except (OSError, subprocess.TimeoutExpired):
-            continue
-        if done.returncode == 0:
-            return done.stdout.decode(errors="replace")
-    return None
+    words = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", *commits, "--")
+    folders = dict.fromkeys(str(record["folder"]) for record in records if "folder" in record)
+    told = (answer(git(Path(folder), *words), _SECONDS) for folder in folders)
+    return next((diff.decode(errors="replace") for diff in told if diff is not None), None)

@@ -35,23 +35,6 @@ class Difference(Value):
     change: str
 
 
-def settings(
-    first: Mapping[str, str], second: Mapping[str, str]
-) -> tuple[list[tuple[str, str | None, str | None]], list[tuple[str, str]]]:
-    """Compare two specifications.
-
-    Args:
-        first: Key -> value of the one; defaults are left out.
-        second: Likewise of the other.
-
-    Returns:
-        (key, first value, second value) of those that differ, None for a default; (key, value) of those that do not.
-    """
-    keys = dict.fromkeys([*first, *second])
-    differing = [(key, first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)]
-    return differing, [(key, first[key]) for key in keys if key in first and first[key] == second.get(key)]
-
-
 def figures(first: Sequence[Figure], second: Sequence[Figure]) -> list[Difference]:
     """Compare the figures of two jobs; those that neither has are left out."""
     others = {figure.name: figure for figure in second}

@@ -8,10 +8,11 @@ from typing import Any
 
 from gridtf.errors import RunDirError
 from gridtf.observe.outcome import reported
+from gridtf.observe.rows import flat
 from gridtf.report import figures, table
 from gridtf.report.codediff import CodeDiff, code_diff, code_of
 from gridtf.report.gather import Material, gather
-from gridtf.report.page import flat, masker_of, settings_of
+from gridtf.report.page import masker_of, settings_of
 from gridtf.run import recordtypes, reduced
 from gridtf.run.rundir import RunDir, read_private
 from gridtf.secrets import Masker

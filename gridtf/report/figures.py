@@ -10,10 +10,9 @@ from gridtf.observe.codelines import code_lines
 from gridtf.report import resources
 from gridtf.report.curves import Curve
 from gridtf.report.gather import Material
-from gridtf.report.resources import GpuHours, Line
+from gridtf.report.resources import GpuHours
 from gridtf.report.timeline import TRAINING
 from gridtf.report.usage import POWER, RATE
-from gridtf.states import JobState
 from gridtf.text import counted, duration, some
 from gridtf.values import Value
 
@@ -105,12 +104,6 @@ def _number(name: str, number: float | None) -> Figure:
 def hours(material: Material) -> GpuHours | None:
     """The GPU-hours of a job; None without GPUs."""
     return resources.gpu_hours(material.told, material.attempts, material.usage)
-
-
-def requested(material: Material) -> list[Line]:
-    """What the job had requested, and what it used."""
-    finished = material.view.state == JobState.COMPLETED
-    return resources.lines(material.request, material.usage, material.attempts, finished=finished)
 
 
 CODE = "Code"

@@ -115,6 +115,12 @@ def gather(run: RunDir, now: float, view: JobView | None = None, *, with_code: b
     return _gather(run, now, view, with_code=with_code)
 
 
+def gather_all(run: RunDir, now: float, view: JobView | None = None) -> Iterator[Material]:
+    """Read a job, or the elements of an array; as gather."""
+    elements = registry.elements_of(run)
+    yield from (gather(one, now) for one in elements) if elements else [gather(run, now, view)]
+
+
 def _gather(run: RunDir, now: float, view: JobView | None, *, with_code: bool) -> Material:
     reader = _Reader(run.path)
     view = view or jobs.views([run])[0]

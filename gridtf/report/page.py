@@ -7,7 +7,7 @@ import hashlib
 import json
 import shlex
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jinja2
@@ -16,9 +16,12 @@ from gridtf import __version__, resources
 from gridtf.observe import jobs
 from gridtf.observe.eventwords import outcome
 from gridtf.observe.outcome import Reported, reported
+from gridtf.observe.rows import flat
 from gridtf.report import charts, compare, figures, pictures, table, timeline
+from gridtf.report.advice import Advised
 from gridtf.report.drawing import time_axis
 from gridtf.report.gather import Material, gather
+from gridtf.report.resources import lines
 from gridtf.run.rundir import RunDir
 from gridtf.secrets import MASK, Masker, given
 from gridtf.states import TaskState
@@ -60,15 +63,15 @@ def of_two(first: RunDir, second: RunDir, now: float) -> str:
         RunDirError: When a run directory cannot be listed.
     """
     both = gather(first, now), gather(second, now)
-    settings = [settings_of(material, masker_of(material)) for material in both]
-    differing, same = compare.settings(*({row.key: row.value for row in rows} for rows in settings))
+    one, other = ({row.key: row.value for row in settings_of(each, masker_of(each))} for each in both)
+    differing = [(key, one.get(key), other.get(key)) for key in compare.differing((one, other))]
     return _render(
         "compare.html.j2",
         masker_of(*both),
         title=" and ".join(heading(material) for material in both),
         runs=[_identity(material) for material in both],
         differing=differing,
-        same=same,
+        same=[(key, value) for key, value in one.items() if other.get(key) == value],
         hidden=[not material.spec for material in both],
         figures=compare.figures(*(figures.figures(material) for material in both)),
         by_step=compare.by_step(*both),
@@ -210,15 +213,6 @@ def settings_of(material: Material, masker: Masker) -> list[Setting]:
     return made
 
 
-def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str, Any]]:
-    """(dotted key, last part of it, value) of a table and the tables in it."""
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", str(key), value
-
-
 def _joined(words: Sequence[str]) -> str:
     """Words as a shell takes them; what is masked is in no quotes."""
     return " ".join(word if MASK in word else shlex.quote(word) for word in words)
@@ -283,7 +277,8 @@ def _of_job(material: Material, masker: Masker) -> dict[str, Any]:
         "places": places[:_MOST_PLACES],
         "more_places": places[_MOST_PLACES:],
         "hours": figures.hours(material),
-        "resources": figures.requested(material),
+        "resources": lines(material.request, material.usage, material.attempts),
+        "advice": "\n".join(Advised([material]).lines()),
         "settings": [row for row in settings if not row.key.startswith("env.")],
         "environment": [row for row in settings if row.key.startswith("env.")],
         "command": _joined(masker.words(material.submitted.get("command", ()))),

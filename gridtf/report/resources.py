@@ -1,22 +1,18 @@
-"""What a job had requested, what it has used of that, and what the request could have been. Pure."""
+"""What a job had requested, and what it has used of that. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.units import format_walltime
 from gridtf.report.timeline import Attempt, AttemptData
 from gridtf.report.usage import Usage, Used
-from gridtf.text import counted, duration, size
+from gridtf.text import duration, size
 from gridtf.values import Value
 
 _MIB = 1 << 20
-_MARGIN = 1.2  # of memory and walltime above the largest that was seen
-_WORTH = 0.75  # of the request: a proposal above it would save little
-_SHORTEST = 300.0  # seconds of measurement below which nothing is proposed
-_UNUSED = 0.05  # of a GPU, on average
 UNKNOWN = Request("", "", (0, 0), 0, 0, 0, None, ())
 
 
@@ -45,7 +41,6 @@ class Line(Value):
         mean: Its use on average; empty where that is not known.
         peak: The most that was used.
         share: The peak, as a part of the request; None without a request.
-        advice: What the request could have been; empty when it was about right, or when too little is known.
     """
 
     what: str
@@ -53,7 +48,6 @@ class Line(Value):
     mean: str
     peak: str
     share: float | None = None
-    advice: str = ""
 
 
 def gpu_hours(told: Sequence[AttemptData], attempts: Sequence[Attempt], usage: Usage) -> GpuHours | None:
@@ -85,21 +79,15 @@ def _gpus(told: AttemptData, attempt: Attempt, measured: Mapping[str, set[str]])
     return max(len(listed), int(planned))
 
 
-def lines(request: Request, usage: Usage, attempts: Sequence[Attempt], *, finished: bool) -> list[Line]:
+def lines(request: Request, usage: Usage, attempts: Sequence[Attempt]) -> list[Line]:
     """Compare the request of a job with what it has used.
 
     Args:
         request: What it had requested; UNKNOWN where only its owner may read that.
         usage: What it has used.
         attempts: Its attempts.
-        finished: Whether the job has COMPLETED, so that its walltime is known.
     """
-    return [
-        *_of_gpus(usage),
-        *_of_types(request, usage),
-        *_of_hosts(request, usage),
-        *_of_time(request, attempts, finished),
-    ]
+    return [*_of_gpus(usage), *_of_types(request, usage), *_of_hosts(request, usage), *_of_time(request, attempts)]
 
 
 def percent(part: float) -> str:
@@ -112,11 +100,8 @@ def _of_gpus(usage: Usage) -> Iterator[Line]:
     if not measured:
         return
     mean = sum(used.amount for used in measured) / sum(used.seconds for used in measured)
-    idle = sum(used.amount / used.seconds < _UNUSED for used in measured)
-    long = max(used.seconds for used in measured) >= _SHORTEST
-    advice = f"{counted(idle, 'GPU')} of {len(measured)} used less than {percent(_UNUSED)}" if idle and long else ""
     peak = max(used.peak for used in measured)
-    yield Line("GPUs", str(len(usage.gpus)), percent(mean), percent(peak), peak, advice)
+    yield Line("GPUs", str(len(usage.gpus)), percent(mean), percent(peak), peak)
     memory, most = max((used.memory, used.most_memory) for used in usage.gpus.values())
     if memory:
         yield Line("Memory of a GPU", size(most) if most else "", "", size(memory), memory / most if most else None)
@@ -129,45 +114,28 @@ def _of_types(request: Request, usage: Usage) -> Iterator[Line]:
     for kind, all_used in types.items():
         role = request.role(kind)
         seconds = sum(used.seconds for used in all_used)
-        long = max(used.seconds for used in all_used) >= _SHORTEST
         cpus = role.cpus or (request.task_cpus if role.gpus != 0 else None)
         peak = max(used.peak for used in all_used)
         mean = f"{sum(used.amount for used in all_used) / seconds:.1f}" if seconds else ""
-        could = max(1, math.ceil(peak))
-        advice = f"{could} would have held the peak" if cpus and long and could <= cpus * _WORTH else ""
-        yield Line(f"CPUs of a {kind}", str(cpus or ""), mean, f"{peak:.1f}", peak / cpus if cpus else None, advice)
-        yield _memory(f"Memory of a {kind}", role.mem, max(used.memory for used in all_used), long=long)
+        yield Line(f"CPUs of a {kind}", str(cpus or ""), mean, f"{peak:.1f}", peak / cpus if cpus else None)
+        yield _memory(f"Memory of a {kind}", role.mem, all_used)
 
 
 def _of_hosts(request: Request, usage: Usage) -> Iterator[Line]:
     if usage.hosts and request.host_mem and not any(role.mem for role in request.roles):
-        long = max(used.seconds for used in usage.hosts.values()) >= _SHORTEST
-        yield _memory("Memory of a host", request.host_mem, max(u.memory for u in usage.hosts.values()), long=long)
+        yield _memory("Memory of a host", request.host_mem, usage.hosts.values())
 
 
-def _memory(what: str, mib: int | None, peak: int, *, long: bool) -> Line:
-    if not mib:
-        return Line(what, "", "", size(peak))
-    could = round_up(peak * _MARGIN / _MIB)
-    share = peak / (mib * _MIB)
-    advice = ""
-    if long and could <= mib * _WORTH:
-        advice = f"{short(could)} would have held the peak and {percent(_MARGIN - 1)} more"
-    elif share > 0.9:
-        advice = "close to the limit"
-    return Line(what, size(mib * _MIB), "", size(peak), share, advice)
+def _memory(what: str, mib: int | None, used: Iterable[Used]) -> Line:
+    peak, asked = max(one.memory for one in used), (mib or 0) * _MIB
+    return Line(what, size(asked) if asked else "", "", size(peak), peak / asked if asked else None)
 
 
-def _of_time(request: Request, attempts: Sequence[Attempt], finished: bool) -> Iterator[Line]:
+def _of_time(request: Request, attempts: Sequence[Attempt]) -> Iterator[Line]:
     limit = request.walltime
     longest = max((attempt.end - attempt.allocated for attempt in attempts), default=0.0)
-    if not limit or not longest:
-        return
-    could = math.ceil(longest * _MARGIN / 600) * 600
-    advice = ""
-    if finished and could <= limit * _WORTH:
-        advice = f"{format_walltime(could)} would have held it and {percent(_MARGIN - 1)} more"
-    yield Line("Walltime", format_walltime(limit), "", duration(longest), longest / limit, advice)
+    if limit and longest:
+        yield Line("Walltime", format_walltime(limit), "", duration(longest), longest / limit)
 
 
 def round_up(mib: float) -> int:

@@ -35,6 +35,7 @@ class Used(Fields):
         memory: The most memory in any sample, in bytes.
         most_memory: The memory that there is, in bytes; 0 where that is not known.
         energy: Joule.
+        spread: Tenths of a core -> how many samples have used as much.
     """
 
     seconds: float = 0.0
@@ -44,10 +45,22 @@ class Used(Fields):
     most_memory: int = 0
     energy: float = 0.0
 
+    def __post_init__(self) -> None:
+        self.spread: dict[int, int] = {}
+
     @property
     def mean(self) -> float | None:
         """Cores, or the share of a GPU, on average; None without a measurement."""
         return self.amount / self.seconds if self.seconds else None
+
+    def cores(self, part: float) -> float:
+        """How many cores this part of the samples has used at most; 0 without any."""
+        left = math.ceil(sum(self.spread.values()) * part)
+        for tenths, samples in sorted(self.spread.items()):
+            left -= samples
+            if left <= 0:
+                return tenths / 10
+        return 0.0
 
     def add(self, seconds: float, amount: float, memory: int, energy: float = 0.0) -> None:
         """Add a sample.
@@ -63,6 +76,8 @@ class Used(Fields):
         self.peak = max(self.peak, amount)
         self.memory = max(self.memory, memory)
         self.energy += energy
+        tenths = round(amount * 10)
+        self.spread[tenths] = self.spread.get(tenths, 0) + 1
 
 
 class Usage:

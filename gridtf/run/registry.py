@@ -334,14 +334,16 @@ def need_same(run: RunDir) -> None:
 
 
 def need_one_job(run: RunDir, command: str) -> None:
-    """Check that a run is not a job array, whose elements have logs and outputs of their own.
+    """Check that a run directory is one (need_run), and no array's: its elements have logs and outputs of their own.
 
     Args:
         command: The gridtf command, such as ``logs``, for the hint.
 
     Raises:
-        NotFoundError: For a job array; the hint shows the command for one element.
+        NotFoundError: When it is none; for a job array: the hint shows the command for one element.
+        ReplacedError: As need_run does.
     """
+    need_run(run)
     if elements := listdir(run.elements):
         first = min(elements, key=lambda name: (len(name), name))
         table = f"the sweep: gridtf list {run.path}; " if run.sweep.name in listdir(run.path) else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import shlex
 import shutil
 import signal
@@ -507,6 +508,50 @@ def test_root_lists_the_jobs_of_a_user_and_no_link_or_fifo_of_hers_harms(strange
     done = listed(uid=BOB)
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("gridtf: only root can list the jobs of alice\n  without --user")
+    assert main(["cancel", str(running)]) == 0
+
+
+def test_sums_of_a_user_s_jobs_are_for_those_whom_the_site_permits_it(
+    strangers: Strangers, running: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, site = strangers.folder / "alice", strangers.own(strangers.folder / "site.toml.d", BOB, 0o755) / "site.toml"
+
+    def advised(uid: int, owner: int, text: str = "[limits]\nadvise_users = true\n") -> Done:
+        site.write_text(text)
+        os.chown(site, owner, owner)
+        words = [sys.executable, "-c", AS_ROOT, ALICE, home, "advise", "--user", "alice", "--json"]
+        env = {"GRIDTF_SITE_CONFIG": str(site)}
+        if uid:
+            return strangers.run(uid, ["env", f"GRIDTF_SITE_CONFIG={site}", *words], strangers.folder / "bob")
+        done = subprocess.run(
+            [*map(str, words)], env=environment(**env), capture_output=True, text=True, timeout=LIMIT, check=False
+        )
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    (home / ".local").mkdir()
+    (home / ".local" / "state").symlink_to(home)  # XDG_STATE_HOME of these tests
+    for path in (home / ".local", home / ".local" / "state"):
+        os.chown(path, ALICE, GROUP, follow_symlinks=False)
+    refused = "gridtf: this site does not permit advice on the jobs of other users\n"
+    for uid, owner, text in ((0, 0, ""), (BOB, 0, "[limits]\nadvise_users = false\n"), (BOB, BOB, "[limits]\n")):
+        assert advised(uid, owner, text).err.startswith(refused), uid
+    assert advised(BOB, BOB).err.startswith(refused)  # a file of his own
+    for uid in (0, BOB):
+        done = advised(uid, 0)
+        assert (done.code, done.err) == (0, "")
+        assert json.loads(done.out)["states"] == {"RUNNING": 1}
+        assert not [word for word in ("hers", "sleep", str(running.name)) if word in done.out]
+    home.chmod(0o700)  # what bob may not read is not read for him
+    known = pwd.struct_passwd(("alice", "x", ALICE, GROUP, "", str(home), ""))
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: known)
+    monkeypatch.setenv("GRIDTF_SITE_CONFIG", str(site))
+    assert main(["advise", "--user", "alice"]) == 0  # which imports what bob may not read
+    capfd.readouterr()
+    run_as(strangers.folder / "bob", lambda: print("exit code", main(["advise", "--user", "alice"]), flush=True))
+    captured = capfd.readouterr()
+    assert (captured.out, "Permission denied" in captured.err) == ("exit code 1\n", True), captured.err
+    home.chmod(0o755)
+    assert not [path for path in home.rglob("*") if path.lstat().st_uid == 0]
     assert main(["cancel", str(running)]) == 0
 
 

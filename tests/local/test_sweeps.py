@@ -132,7 +132,7 @@ def test_table_is_sorted_by_the_best_of_a_value(here: Path) -> None:
         (str(number), f"{number - 2}.0", f"{number}.0") for number in (1, 2, 3)
     ]
     wrong = call("list", name, "--by", "los", code=2)
-    assert wrong.stderr == "gridtf: no element has reported 'los'\n  did you mean loss?\n"
+    assert wrong.stderr == "gridtf: --by: no run has reported 'los'\n  did you mean loss?\n"
 
 
 def test_sweep_that_is_cancelled_half_way_keeps_what_has_ended(here: Path) -> None:

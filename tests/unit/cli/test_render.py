@@ -77,6 +77,8 @@ def test_render_prints_the_script_to_stdout_and_the_summary_to_stderr(
         _value(tmp_path, "avoid_bad_hosts = false", "default"),
         _value(tmp_path, 'stall_after = "10m"', "default"),
         _value(tmp_path, 'on_stall = "report"', "default"),
+        _value(tmp_path, 'check = "off"', "default"),
+        _value(tmp_path, 'on_bad_host = "warn"', "default"),
         _value(tmp_path, "sample_interval = 5.0", "default"),
         _value(tmp_path, "start_timeout = 600.0", "default"),
         _value(tmp_path, "heartbeat_timeout = 30.0", "default"),

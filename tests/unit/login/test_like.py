@@ -76,7 +76,7 @@ def test_time_to_save_is_added(run: RunDir) -> None:
     [
         ("OUT_OF_MEMORY", {"memory is not taken", "the walltime is not taken"}),
         ("TIMEOUT", {"the walltime is not taken"}),
-        ("FAILED", {"the walltime is not taken"}),
+        ("FAILED", {"memory and CPUs are not taken", "the walltime is not taken"}),
         ("RUNNING", {"the walltime is not taken"}),
     ],
 )
@@ -89,8 +89,8 @@ def test_what_a_job_cannot_tell_is_left(state: str, left: set[str], fake: FakeSc
         verdict.write_text(json.dumps({**json.loads(verdict.read_text()), "state": state}))
     found, notes = taken(run)
     assert {note.partition(" from ")[0] for note in notes} == left
-    assert ("mem_per_task" in found) == ("memory is not taken" not in left)
-    assert (found["cpus_per_task"], "time" in found) == (4, False)
+    assert ("mem_per_task" in found) == (state in ("TIMEOUT", "RUNNING"))
+    assert (found.get("cpus_per_task"), "time" in found) == (None if state == "FAILED" else 4, False)
 
 
 def test_short_job_and_one_of_several_attempts_are_no_measure(fake: FakeScheduler, rough_path: Path) -> None:

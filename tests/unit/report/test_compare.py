@@ -14,14 +14,6 @@ from tests.support import recordedruns
 from tests.support.recordedruns import BEGIN
 
 
-def test_settings_that_differ_and_those_that_do_not() -> None:
-    first = {"command": "train", "time": "1:00", "tasks.worker.count": "2"}
-    second = {"command": "train", "tasks.worker.count": "4", "mem": "8G"}
-    differing, same = compare.settings(first, second)
-    assert differing == [("time", "1:00", None), ("tasks.worker.count", "2", "4"), ("mem", None, "8G")]
-    assert same == [("command", "train")]
-
-
 def test_figures_and_their_changes() -> None:
     first = [
         Figure("a", 2.0, "2"),

@@ -17,8 +17,8 @@ def attempt(begin: float, end: float, hosts: tuple[str, ...] = ("n1",)) -> Attem
     return Attempt(1, "COMPLETED", "", begin - 100, end, (Phase(QUEUE, begin - 100, begin),), hosts)
 
 
-def lines(usage: Usage, request: Request = REQUEST, *, finished: bool = True) -> dict[str, Line]:
-    found = resources.lines(request, usage, [attempt(0, 3600)], finished=finished)
+def lines(usage: Usage, request: Request = REQUEST) -> dict[str, Line]:
+    found = resources.lines(request, usage, [attempt(0, 3600)])
     return {line.what: line for line in found}
 
 
@@ -38,29 +38,15 @@ def test_job_without_gpus() -> None:
     assert resources.gpu_hours([AttemptData(1)], [attempt(0, 3600)], Usage()) is None
 
 
-def test_request_that_was_too_large() -> None:
-    found = lines(used(*(sample(time, cpu=2.5) for time in range(0, 1000, 5))))
-    assert found["CPUs of a worker"].advice == "3 would have held the peak"
-    assert found["Memory of a worker"].advice == "1280M would have held the peak and 20 % more"
-    assert found["Memory of a worker"].share == 1 / 16
-    assert found["Walltime"].advice == "01:20:00 would have held it and 20 % more"
-
-
-def test_request_that_was_right() -> None:
-    found = lines(used(*(sample(time, cpu=7.5, memory=15 << 30) for time in range(0, 1000, 5))), finished=False)
-    assert found["CPUs of a worker"].advice == ""
-    assert found["Memory of a worker"].advice == "close to the limit"
-    assert found["Walltime"].advice == ""
-
-
-def test_nothing_is_proposed_after_a_short_run() -> None:
-    found = lines(used(sample(0), sample(60)), REQUEST.replace(walltime=None))
-    assert {line.advice for line in found.values()} == {""}
-
-
-def test_idle_gpu_is_named() -> None:
-    idle = [{**sample(time), "gpus": {"0": {"use": 90.0}, "1": {"use": 0.0}}} for time in range(0, 1000, 5)]
-    assert lines(used(*idle))["GPUs"].advice == "1 GPU of 2 used less than 5 %"
+def test_use_as_a_part_of_the_request() -> None:
+    found = lines(used(*(sample(time, cpu=2.0) for time in range(0, 1000, 5))))
+    assert {line.what: line.share for line in found.values()} == {
+        "GPUs": 0.5,
+        "Memory of a GPU": 0.5,
+        "CPUs of a worker": 0.25,
+        "Memory of a worker": 1 / 16,
+        "Walltime": 0.1,
+    }
 
 
 def test_unknown_request() -> None:
