@@ -14,7 +14,7 @@ from gridtf.values import Value
 # Phases of an attempt, in their order.
 QUEUE, START, RENDEZVOUS, TRAINING, STOP = "queue", "start", "rendezvous", "training", "stop"
 # Events that are marked in the picture.
-MARKED = ("notice", "stalled", "going on", "stopping")
+MARKED = ("notice", "stalled", "going on", "slow", "in step", "stopping")
 # Of several tasks, the state that comes first here is shown.
 _WORST = (TaskState.FAILED, TaskState.UNKNOWN, TaskState.STOPPED, TaskState.SAVED, TaskState.RUNNING)
 

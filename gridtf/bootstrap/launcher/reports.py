@@ -32,6 +32,7 @@ class Reports:
         commands: Commands that run beside tasks, by their ids -> what their events have of them, and the requests.
         gone: Host -> why its agent has ended by itself.
         over: The hosts where no process of the job is left.
+        samples: Host -> its newest sample.
     """
 
     def __init__(self, system: System) -> None:
@@ -48,7 +49,7 @@ class Reports:
         self.sampled: list[Record] = []
         self.gone: dict[str, Record] = {}
         self.over: set[str] = set()
-        self._samples: dict[str, Record] = {}  # host -> its newest sample
+        self.samples: dict[str, Record] = {}
         self._states: dict[str, Record] = {}  # host -> what it has reported last
         self._skew: dict[str, float] = {}  # host -> seconds that its clock is behind this one, and a message's way
 
@@ -138,7 +139,7 @@ class Reports:
             logs = {task: [[time + skew, size] for time, size in points] for task, points in logs.items()}
             content = {"logs": logs, **({"sample": {**sample, "time": sample["time"] + skew}} if sample else {})}
         if "sample" in content:
-            self._samples[host] = content["sample"]
+            self.samples[host] = content["sample"]
         self.sampled.append(content)
         self.progressed = True
 
@@ -164,8 +165,8 @@ class Reports:
             known = {**self.published.get(host, {}), "tasks": {}, **self._states.get(host, {})}
             if host in self.gone:
                 known["gone"] = self.gone[host]
-            if host in self._samples:
-                known["sample"] = self._samples[host]
+            if host in self.samples:
+                known["sample"] = self.samples[host]
             if host in self.published or host in self._states or host in self.gone:
                 found[host] = known
         return found

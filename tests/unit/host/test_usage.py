@@ -34,7 +34,7 @@ def test_family_is_counted_as_one() -> None:
         assert found.memory > 32 << 20
         assert found.read > 0
         assert found.ticks >= 0
-        assert sum(usage.thread_states(pids).values()) >= 2
+        assert sum(usage.threads(pids).states.values()) >= 2
         process.kill()
         process.wait()
         assert "worker:0" not in families.look()
