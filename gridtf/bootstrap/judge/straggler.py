@@ -16,7 +16,7 @@ from gridtf.values import Value
 WINDOW = 6  # samples of each host that are judged
 FEWEST_HOSTS = 3  # with two, there is only one that the other differs from
 _AGE = 2.5  # windows' mean intervals by which the newest sample of a host may be older than that of another
-_STEPS, _PART = 3, 0.2  # by which tasks may differ in the steps that they have made within a window
+_STEPS, _ALIKE = 3, 1.25  # steps by which tasks may be apart at least, and the ratio of their rates at most
 
 CPU, INPUT, NETWORK, GPU, CLOCK = "CPU", "input", "network", "GPU throttled", "GPU clock"
 LIKELY, VERY_LIKELY = "likely", "very likely"
@@ -125,16 +125,20 @@ def _complete(hosts: Samples) -> bool:
 
 
 def _in_step(hosts: Samples, tasks: Collection[str]) -> bool:
-    """Whether steps are made, and by all tasks that tell of theirs equally many."""
-    steps = []
+    """Whether steps are made, and those tasks that tell of theirs are at the same one, and equally fast."""
+    steps, rates, pause = [], [], 0.0
     for known in hosts.values():
+        pause = max(pause, (known[-1]["time"] - known[0]["time"]) / (WINDOW - 1))
         for name in tasks & known[-1]["tasks"].keys():
             of_task = [sample["tasks"].get(name, {}) for sample in known]
             if any("step" in one for one in of_task):
-                if not all(one.get("rate", 0.0) > 0 for one in of_task):
-                    return False
-                steps.append(of_task[-1]["step"] - of_task[0]["step"])
-    return bool(steps) and max(steps) - min(steps) <= max(_STEPS, _PART * max(steps))
+                steps.append(of_task[-1].get("step", 0))
+                rates.append([one.get("rate", 0.0) for one in of_task])
+    if not rates or not all(rate > 0 for each in rates for rate in each):
+        return False
+    medians = [statistics.median(each) for each in rates]
+    apart = max(max(each) for each in rates) * pause * _AGE  # samples are not taken at the same moment
+    return bool(max(medians) <= _ALIKE * min(medians) and max(steps) - min(steps) <= max(_STEPS, apart))
 
 
 def _values(measure: _Measure, hosts: Samples, tasks: Collection[str]) -> dict[str, tuple[float, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 from gridtf.bootstrap.agent.sampler import sample_interval
@@ -11,7 +10,6 @@ from gridtf.bootstrap.judge.straggler import Straggler
 from gridtf.bootstrap.launcher.reports import Reports
 from gridtf.bootstrap.plan.launchedjob import LaunchedJob
 from gridtf.bootstrap.plan.placement import PlacedTask
-from gridtf.run.rundir import Record
 
 _IN_A_ROW = 3  # judgements that must agree until somebody is named
 _WITHDRAWN = 6  # judgements that must not, until the name is withdrawn
@@ -31,10 +29,11 @@ class Stragglers:
         # the clients of parameter servers, and what is no cluster, do not wait for each other in each step
         lone = any(task.row.alone or task.row.name == "ps" for task in tasks)
         self._tasks = frozenset(() if lone else (task.name for task in trains))
-        hosts = {task.host for task in trains}
-        self._interval = sample_interval(job.spec.sample_interval, len(hosts))
-        self._samples: dict[str, deque[Record]] = {host: deque(maxlen=straggler.WINDOW) for host in hosts}
-        self._next = float("-inf") if len(hosts) >= straggler.FEWEST_HOSTS and self._interval else float("inf")
+        self._hosts = sorted({task.host for task in trains})
+        self._interval = sample_interval(job.spec.sample_interval, len(self._hosts))
+        enough = self._tasks and self._interval and len(self._hosts) >= straggler.FEWEST_HOSTS
+        self._next = float("-inf") if enough else float("inf")  # when it is looked at next
+        self._newest = 0.0  # when the last sample was taken that was judged
         self._last: tuple[str, str] | None = None  # host and cause of the last judgement
         self._agree = self._differ = 0
         self.named: Straggler | None = None
@@ -51,18 +50,13 @@ class Stragglers:
         now = self._system.monotonic()
         if now < self._next:
             return False
-        self._next = now + self._interval / 2  # so that no sample is missed
-        new = False
-        for host, known in self._samples.items():
-            sample = reports.samples.get(host)
-            if sample and (not known or known[-1]["time"] < sample["time"]):
-                known.append(sample)
-                new = new or host == min(self._samples)  # judged once for each sample of one of the hosts
-        return new and self._judge()
-
-    def _judge(self) -> bool:
-        ready = all(len(known) == straggler.WINDOW for known in self._samples.values())
-        found = straggler.find(self._samples, self._tasks) if ready else None
+        self._next = now + self._interval / 4
+        samples = {host: reports.samples.get(host, ()) for host in self._hosts}
+        newest = max((known[-1]["time"] for known in samples.values() if known), default=0.0)
+        if newest < self._newest + self._interval or any(len(known) < straggler.WINDOW for known in samples.values()):
+            return False
+        self._newest = newest
+        found = straggler.find(samples, self._tasks)
         key = (found.host, found.what) if found else None
         self._agree = self._agree + 1 if key == self._last else 1
         self._last = key
