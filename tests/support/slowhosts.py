@@ -34,11 +34,13 @@ class SlowHosts:
     Args:
         bed: The bed, which is up.
         hosts: Those that get groups.
-        cores: The quota of each of them.
+
+    Attributes:
+        cores: The quota that each of them has while it is well, once ``limit`` was called.
     """
 
-    def __init__(self, bed: Bed, hosts: tuple[str, ...], cores: float) -> None:
-        self.bed, self.hosts, self.cores = bed, hosts, cores
+    def __init__(self, bed: Bed, hosts: tuple[str, ...]) -> None:
+        self.bed, self.hosts, self.cores = bed, hosts, 1.0
         self._name = groups.name(bed.state / bed.kind)
         if not all((groups.ROOT / kind / "cgroup.procs").exists() for kind in ("cpu", "blkio")) or not shutil.which(
             "tc"
@@ -47,7 +49,6 @@ class SlowHosts:
         for host in hosts:
             for kind in ("cpu", "blkio"):
                 self._group(kind, host).mkdir(parents=True, exist_ok=True)
-            self.quota(host, cores)
             for process in _all_in(pids(bed)[host]):
                 for kind in ("cpu", "blkio"):
                     with contextlib.suppress(OSError):  # it has ended
@@ -56,16 +57,29 @@ class SlowHosts:
     def _group(self, kind: str, host: str) -> Path:
         return groups.ROOT / kind / self._name / host
 
+    def limit(self, cores: float) -> None:
+        """Give each host a quota."""
+        self.cores = cores
+        for host in self.hosts:
+            self.quota(host, cores)
+
     def quota(self, host: str, cores: float) -> None:
         """Let a host have so many cores."""
         (self._group("cpu", host) / "cpu.cfs_quota_us").write_text(str(int(cores * _PERIOD)))
 
+    def well(self) -> None:
+        """Let the hosts have all CPUs again."""
+        for host in self.hosts:
+            (self._group("cpu", host) / "cpu.cfs_quota_us").write_text("-1")
+
     @contextlib.contextmanager
-    def less_cpu(self, host: str, cores: float) -> Iterator[None]:
-        """Meanwhile a host has so many cores only."""
-        self.quota(host, cores)
-        yield
-        self.quota(host, self.cores)
+    def less_cpu(self, host: str, part: float) -> Iterator[None]:
+        """Meanwhile a host has a part of its quota only."""
+        self.quota(host, part * self.cores)
+        try:
+            yield
+        finally:
+            self.quota(host, self.cores)
 
     @contextlib.contextmanager
     def slow_disk(self, host: str, speed: int) -> Iterator[None]:
@@ -73,8 +87,10 @@ class SlowHosts:
         device = self.bed.state.stat().st_dev
         limit = self._group("blkio", host) / "blkio.throttle.read_bps_device"
         limit.write_text(f"{os.major(device)}:{os.minor(device)} {speed}")
-        yield
-        limit.write_text(f"{os.major(device)}:{os.minor(device)} 0")
+        try:
+            yield
+        finally:
+            limit.write_text(f"{os.major(device)}:{os.minor(device)} 0")
 
     @contextlib.contextmanager
     def slow_link(self, host: str, rate: str) -> Iterator[None]:
@@ -82,9 +98,11 @@ class SlowHosts:
         ends = ((pids(self.bed)[host], "eth0"), (pids(self.bed)["hub"], f"to0-{host}"))
         for pid, link in ends:
             _tc(pid, f"add dev {link} root tbf rate {rate} burst 16kb latency 400ms")
-        yield
-        for pid, link in ends:
-            _tc(pid, f"del dev {link} root")
+        try:
+            yield
+        finally:
+            for pid, link in ends:
+                _tc(pid, f"del dev {link} root")
 
     @contextlib.contextmanager
     def neighbour(self, host: str, count: int) -> Iterator[None]:

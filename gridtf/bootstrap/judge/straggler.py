@@ -17,6 +17,7 @@ WINDOW = 6  # samples of each host that are judged
 FEWEST_HOSTS = 3  # with two, there is only one that the other differs from
 _AGE = 2.5  # windows' mean intervals by which the newest sample of a host may be older than that of another
 _STEPS, _ALIKE = 3, 1.25  # steps by which tasks may be apart at least, and the ratio of their rates at most
+_SENDS = 0.002  # the share of the time in which a host that makes steps has something to send, in all samples but one
 
 CPU, INPUT, NETWORK, GPU, CLOCK = "CPU", "input", "network", "GPU throttled", "GPU clock"
 LIKELY, VERY_LIKELY = "likely", "very likely"
@@ -125,7 +126,11 @@ def _complete(hosts: Samples) -> bool:
 
 
 def _in_step(hosts: Samples, tasks: Collection[str]) -> bool:
-    """Whether steps are made, and those tasks that tell of theirs are at the same one, and equally fast."""
+    """Whether steps are made, and those tasks that tell of theirs are at the same one, and equally fast.
+
+    Where none does, or none has told for some time of a step that lasts, steps are made while each host sends to
+    another one of the job all the time.
+    """
     steps, rates, pause = [], [], 0.0
     for known in hosts.values():
         pause = max(pause, (known[-1]["time"] - known[0]["time"]) / (WINDOW - 1))
@@ -134,11 +139,14 @@ def _in_step(hosts: Samples, tasks: Collection[str]) -> bool:
             if any("step" in one for one in of_task):
                 steps.append(of_task[-1].get("step", 0))
                 rates.append([one.get("rate", 0.0) for one in of_task])
-    if not rates or not all(rate > 0 for each in rates for rate in each):
-        return False
-    medians = [statistics.median(each) for each in rates]
-    apart = max(max(each) for each in rates) * pause * _AGE  # samples are not taken at the same moment
-    return bool(max(medians) <= _ALIKE * min(medians) and max(steps) - min(steps) <= max(_STEPS, apart))
+    if not all(rate > 0 for each in rates or [[0.0]] for rate in each):
+        sends = {host for (host, _), shares in _shares(hosts).items() if sorted(shares)[1] >= _SENDS}
+        if sends != hosts.keys():
+            return False
+    medians = [statistics.median(each) for each in rates] or [0.0]
+    apart = max([0.0, *(max(each) for each in rates)]) * pause * _AGE  # samples are not taken at the same moment
+    spread = max(steps) - min(steps) if steps else 0
+    return bool(max(medians) <= _ALIKE * min(medians) and spread <= max(_STEPS, apart))
 
 
 def _values(measure: _Measure, hosts: Samples, tasks: Collection[str]) -> dict[str, tuple[float, str]]:
@@ -182,20 +190,26 @@ def _slow_clock(hosts: Samples, tasks: Collection[str]) -> Straggler | None:
     return _made(task, host, CLOCK, LIKELY, text)
 
 
-def _slow_link(hosts: Samples, tasks: Collection[str]) -> Straggler | None:
-    """The host that all connections belong to which are always busy, though it sends no more than others do."""
+def _shares(hosts: Samples) -> dict[tuple[str, str], list[float]]:
+    """(host, another host of the job) -> in each sample the share of the time in which it had something to send."""
     owner: dict[str, str] = {}  # address -> the host that has it; empty: several, as of a bridge for containers
     for host, known in hosts.items():
         for address in {pair.split()[0] for sample in known for pair in sample.get("links", {})}:
             owner[address] = "" if address in owner else host
-    busy: dict[tuple[str, str], float] = {}
+    found: dict[tuple[str, str], list[float]] = {}
     for host, known in hosts.items():
-        pairs = {pair for sample in known for pair in sample.get("links", {})}
-        for pair in pairs:
-            other = owner.get(pair.split()[1], "")
-            if other not in ("", host):
-                share = statistics.median(sample.get("links", {}).get(pair, 0.0) for sample in known)
-                busy[host, other] = max(share, busy.get((host, other), 0.0))
+        for at, sample in enumerate(known):
+            for pair, share in sample.get("links", {}).items():
+                other = owner.get(pair.split()[1], "")
+                if other not in ("", host):
+                    of_pair = found.setdefault((host, other), [0.0] * len(known))
+                    of_pair[at] = max(of_pair[at], share)
+    return found
+
+
+def _slow_link(hosts: Samples, tasks: Collection[str]) -> Straggler | None:
+    """The host that all connections belong to which are always busy, though it sends no more than others do."""
+    busy = {ends: statistics.median(shares) for ends, shares in _shares(hosts).items()}
     top = max(busy.values(), default=0.0)
     if top < 0.6:
         return None
