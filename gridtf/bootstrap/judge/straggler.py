@@ -16,7 +16,7 @@ from gridtf.values import Value
 WINDOW = 6  # samples of each host that are judged
 FEWEST_HOSTS = 3  # with two, there is only one that the other differs from
 _AGE = 2.5  # windows' mean intervals by which the newest sample of a host may be older than that of another
-_STEPS, _ALIKE = 3, 1.25  # steps by which tasks may be apart at least, and the ratio of their rates at most
+_STEPS, _ALIKE = 3, 2.0  # steps by which tasks may be apart at least, and the ratio of their rates at most
 _SENDS = 0.002  # the share of the time in which a host that makes steps has something to send, in all samples but one
 
 CPU, INPUT, NETWORK, GPU, CLOCK = "CPU", "input", "network", "GPU throttled", "GPU clock"
@@ -143,7 +143,7 @@ def _in_step(hosts: Samples, tasks: Collection[str]) -> bool:
         sends = {host for (host, _), shares in _shares(hosts).items() if sorted(shares)[1] >= _SENDS}
         if sends != hosts.keys():
             return False
-    medians = [statistics.median(each) for each in rates] or [0.0]
+    medians = [statistics.median(each) for each in rates] or [0.0]  # which differ for a while when the rate changes
     apart = max([0.0, *(max(each) for each in rates)]) * pause * _AGE  # samples are not taken at the same moment
     spread = max(steps) - min(steps) if steps else 0
     return bool(max(medians) <= _ALIKE * min(medians) and spread <= max(_STEPS, apart))

@@ -74,7 +74,7 @@ def gpu(**values: float) -> Change:
         ({f"n{number}": gpu(clock=1980.0 - 200 * number) for number in range(4)}, None),  # other models
         ({f"n{one}": of_task(rate=0.0, delay=3.0 * (one == 2)) for one in range(4)}, ("n2", "CPU", "very likely")),
         ({"n2": of_task(rate=0.0, delay=3.0)}, None),  # not in lock-step
-        ({"n2": of_task(rate=3.0, delay=3.0)}, None),  # not in lock-step
+        ({"n2": of_task(rate=5.0, delay=3.0)}, None),  # not in lock-step
         ({"n2": of_task(step=900, delay=3.0)}, None),
     ],
 )
