@@ -142,6 +142,7 @@ _STATE = struct.Struct("=xB")  # inet_diag_msg: after the family
 _PORTS = struct.Struct("!4xHH")
 _ADDRESSES = struct.Struct("=8x16s16s")
 _DUE = struct.Struct("=xxB49xI")  # which timer runs, and in how many milliseconds it expires
+_WAITING = struct.Struct("=60xI")  # bytes to be sent or acknowledged
 _USER = struct.Struct("=64xI")
 _INODE = struct.Struct("=68xI")
 _ATTRIBUTE = struct.Struct("=HH")  # nlattr: length, type; after the 72 bytes of inet_diag_msg
@@ -191,14 +192,15 @@ class Connections:
                     found[_ends(family, entry)] = _due(entry), _INODE.unpack_from(entry)[0]
         return found
 
-    def sending(self, user: int) -> dict[Ends, int]:
+    def sending(self, user: int) -> dict[Ends, tuple[int, int]]:
         """For how long the connections of a user's processes have had data to send that the network had not taken.
 
         Args:
             user: The number of the user.
 
         Returns:
-            Their ends -> microseconds, without the time in which the other end had no room. Nothing before Linux 4.10.
+            Their ends -> microseconds, without the time in which the other end had no room, and how many bytes wait now
+            to be sent or acknowledged. Nothing before Linux 4.10.
 
         Raises:
             OSError: The kernel does not answer.
@@ -209,7 +211,7 @@ class Connections:
                 info = _info(entry) if _USER.unpack_from(entry)[0] == user else b""
                 if len(info) >= _SENDING.size:
                     busy, without_room = _SENDING.unpack_from(info)
-                    found[_ends(family, entry)] = busy - without_room
+                    found[_ends(family, entry)] = busy - without_room, _WAITING.unpack_from(entry)[0]
         return found
 
     def waits(self, ends: Ends) -> float | None:

@@ -37,6 +37,7 @@ _END_LIMIT = 1.0  # seconds for a killed process to close its pipe
 _LOGS, _SILENT_LOGS = 0.25, 1.0  # seconds between two looks at the lengths of the logs, and while no task prints
 _SOON_SILENT = 5.0  # seconds without output after which no task prints
 _THREADS = 0.002  # the share of a core that is spent on all threads, of which TensorFlow has hundreds, and connections
+_BACKLOG = 1 << 14  # bytes that wait on a connection that is held up by its network
 _LINKS = 4  # pairs of addresses that a sample tells
 _FAMILY = {4: socket.AF_INET, 16: socket.AF_INET6}  # by the length of an address
 _LOOPBACK = 127  # the first byte of the addresses of a host that only it reaches
@@ -276,8 +277,8 @@ class _Waiting:
         tasks: Task -> the states of its ``threads``, and from the second look on ``delay``: for how many seconds in a
             second they have waited for a CPU, in all.
         links: Address of this host and of another, with a blank between them -> the share of the time in which a
-            connection between them had data that the network had not taken: of the busiest pairs, and of one of each
-            address of this host.
+            connection between them had data that the network had not taken (a half at most, unless there is a backlog
+            now): of the busiest pairs, and of one of each address of this host.
     """
 
     def __init__(self, usage: ModuleType) -> None:
@@ -286,7 +287,7 @@ class _Waiting:
         self._usage, self._due = usage, float("-inf")
         self._at = 0.0
         self._delays: dict[str, int] = {}
-        self._sent: dict[Ends, int] = {}
+        self._sent: dict[Ends, tuple[int, int]] = {}
         self._connections: Connections | None = None
         with contextlib.suppress(OSError):  # the kernel does not tell of connections
             self._connections = Connections()
@@ -319,7 +320,9 @@ class _Waiting:
         busy: dict[str, float] = {}
         for ends in self._sent.keys() & before.keys():
             here, there = ends[0], ends[2]
-            share = min(1.0, max(0, self._sent[ends] - before[ends]) / 1e6 / span)
+            (sent, waiting), (was, _) = self._sent[ends], before[ends]
+            # of small messages, an acknowledgement that is late is no sign of a slow link
+            share = min(1.0 if waiting >= _BACKLOG else 0.5, max(0, sent - was) / 1e6 / span)
             if here != there and not (len(here) == 4 and here[0] == _LOOPBACK):
                 pair = " ".join(socket.inet_ntop(_FAMILY[len(each)], each) for each in (here, there))
                 busy[pair] = max(round(share, 3), busy.get(pair, 0.0))

@@ -215,16 +215,18 @@ def _slow_link(hosts: Samples, tasks: Collection[str]) -> Straggler | None:
         return None
     strong = [ends for ends, share in busy.items() if share >= top / 2]
     common = set(strong[0]).intersection(*strong)
+    if len(common) != 1:  # of one connection, either end may be slow
+        return None
+    (host,) = common
     sent = {host: statistics.median(one["sent"] + one["received"] for one in known) for host, known in hosts.items()}
-    host = strong[0][0] if strong[0][0] in common else next(iter(common), "")
-    if not common or sent[host] > 1.5 * statistics.median(sent.values()):
+    if sent[host] > 1.5 * statistics.median(sent.values()):
         return None
     others = max((share for ends, share in busy.items() if ends not in strong), default=0.0)
-    where = "its connections have" if len(common) == 1 else f"its connection to {strong[0][1]} has"
-    text = f"{where} data that the network has not taken for {top:.0%} of the time, others for {others:.0%} at most"
-    text += "" if len(common) == 1 else f"; the link of {strong[0][1]} may be slow instead"
-    sure = VERY_LIKELY if len(common) == 1 and others <= top / 3 else LIKELY
-    return _made(min(tasks & hosts[host][-1]["tasks"].keys()), host, NETWORK, sure, text)
+    text = (
+        f"its connections have data that the network has not taken for {top:.0%} of the time, others for {others:.0%}"
+    )
+    sure = VERY_LIKELY if others <= top / 3 else LIKELY
+    return _made(min(tasks & hosts[host][-1]["tasks"].keys()), host, NETWORK, sure, f"{text} at most")
 
 
 def _made(task: str, host: str, what: str, sure: str, why: str) -> Straggler:

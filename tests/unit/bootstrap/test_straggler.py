@@ -90,9 +90,7 @@ def test_the_host_that_all_busy_connections_share_has_a_slow_link() -> None:
     both = {"n1": links(("12", 0.9)), "n2": links(("23", 0.98))}
     assert judged(**both) == ("n2", "network", "very likely")
     # of one connection, either end may be slow
-    found = find(samples(n2=links(("23", 0.98))), TASKS)
-    assert found is not None
-    assert (found.host, found.sure, "n3 may be slow instead" in found.text) == ("n2", "likely", True)
+    assert judged(n2=links(("23", 0.98))) is None
     # the network is what limits all of them; two connections of different hosts; one that has more to send
     assert judged(**{f"n{one}": links((f"{one}{(one + 1) % 4}", 0.95)) for one in range(4)}) is None
     assert judged(n0=links(("01", 0.9)), n2=links(("23", 0.98))) is None
