@@ -30,6 +30,9 @@ _TURN = Path("/run/lock")
 _TURN_WAIT = 5.0
 _TURN_PAUSE = 0.02
 
+# Why a clock is low (nvml.h): hardware slowdown, heat found by software, by hardware, the power supply. The limit of
+# its power (0x4) is no fault: most GPUs that are busy have reached it.
+_FAULTS = 0x8 | 0x20 | 0x40 | 0x80
 _IDLE_MEMORY = 512  # MiB that the driver takes at most on a GPU without processes
 
 
@@ -246,8 +249,9 @@ def use(gpus: Collection[str]) -> Iterator[dict[str, dict[str, float]]]:
         gpus: Their indices or UUIDs.
 
     Yields:
-        GPU -> use in percent, ``memory`` and ``memory_total`` in bytes, power in watts, without what the driver does
-        not tell. Nothing without an NVIDIA driver.
+        GPU -> use in percent, ``memory`` and ``memory_total`` in bytes, power in watts, ``clock`` of its processors in
+        MHz, ``throttled``: 1 while heat or its power supply makes it slower, else 0; without what the driver does not
+        tell. Nothing without an NVIDIA driver.
     """
     with _driver() as nvml:
         while nvml:
@@ -263,6 +267,10 @@ def use(gpus: Collection[str]) -> Iterator[dict[str, dict[str, float]]]:
                         of_gpu["memory"], of_gpu["memory_total"] = int(memory.used), int(memory.total)
                     with suppress(nvml.NVMLError):
                         of_gpu["power"] = nvml.nvmlDeviceGetPowerUsage(device) / 1000  # it is in milliwatts
+                    with suppress(nvml.NVMLError):
+                        of_gpu["clock"] = float(nvml.nvmlDeviceGetClockInfo(device, nvml.NVML_CLOCK_SM))
+                        reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(device)
+                        of_gpu["throttled"] = float(bool(reasons & _FAULTS))
             yield found
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from gridtf.host.netlink import SOCK_DIAG, Netlink
 
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-_SYN_SENT, _LISTEN = 2, 10  # tcp_states.h
+_ESTABLISHED, _SYN_SENT, _LISTEN = 1, 2, 10  # tcp_states.h
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 # One end of a connection and the other: address (4 or 16 bytes, as on the wire), port, address, port.
@@ -134,7 +134,7 @@ def _rows() -> Iterator[tuple[int, int, int, int]]:
 # walks through the whole table of connections; a dump of the listening sockets a small part of that.
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 _SOCK_DIAG_BY_FAMILY = 20
-_QUERY = struct.Struct("=BBxxI")  # inet_diag_req_v2: family, protocol, states; then the two ends of a socket
+_QUERY = struct.Struct("=BBBxI")  # inet_diag_req_v2: family, protocol, extensions, states; then the ends of a socket
 _ANY_SOCKET = bytes(48)
 _ENDS = struct.Struct("!HH16s16s")  # inet_diag_sockid: ports, addresses
 _ANY_COOKIE = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)  # and any interface
@@ -142,14 +142,18 @@ _STATE = struct.Struct("=xB")  # inet_diag_msg: after the family
 _PORTS = struct.Struct("!4xHH")
 _ADDRESSES = struct.Struct("=8x16s16s")
 _DUE = struct.Struct("=xxB49xI")  # which timer runs, and in how many milliseconds it expires
+_WAITING = struct.Struct("=60xI")  # bytes to be sent or acknowledged
 _USER = struct.Struct("=64xI")
 _INODE = struct.Struct("=68xI")
+_ATTRIBUTE = struct.Struct("=HH")  # nlattr: length, type; after the 72 bytes of inet_diag_msg
+_INFO, _ASK_INFO = 2, 1 << 1  # inet_diag(7): the attribute that is a tcp_info, and the bit that asks for it
+_SENDING = struct.Struct("=168xQQ")  # tcp_info: microseconds with data to send; those of them without room at the peer
 _REPEATS = 1  # the timer after which a segment is sent again
 _MAPPED = bytes(10) + b"\xff\xff"  # an IPv4 address as an IPv6 one
 
 
-def _dump(kernel: Netlink, family: int, state: int) -> Iterator[bytes]:
-    query = _QUERY.pack(family, socket.IPPROTO_TCP, 1 << state) + _ANY_SOCKET
+def _dump(kernel: Netlink, family: int, state: int, more: int = 0) -> Iterator[bytes]:
+    query = _QUERY.pack(family, socket.IPPROTO_TCP, more, 1 << state) + _ANY_SOCKET
     return kernel.dump(_SOCK_DIAG_BY_FAMILY, query)
 
 
@@ -185,9 +189,29 @@ class Connections:
         for family in _FAMILIES:
             for entry in _dump(self._kernel, family, _SYN_SENT):
                 if _USER.unpack_from(entry)[0] == user:
-                    port, other_port = _PORTS.unpack_from(entry)
-                    address, other = (_wire(family, raw) for raw in _ADDRESSES.unpack_from(entry))
-                    found[address, port, other, other_port] = _due(entry), _INODE.unpack_from(entry)[0]
+                    found[_ends(family, entry)] = _due(entry), _INODE.unpack_from(entry)[0]
+        return found
+
+    def sending(self, user: int) -> dict[Ends, tuple[int, int]]:
+        """For how long the connections of a user's processes have had data to send that the network had not taken.
+
+        Args:
+            user: The number of the user.
+
+        Returns:
+            Their ends -> microseconds, without the time in which the other end had no room, and how many bytes wait now
+            to be sent or acknowledged. Nothing before Linux 4.10.
+
+        Raises:
+            OSError: The kernel does not answer.
+        """
+        found = {}
+        for family in _FAMILIES:
+            for entry in _dump(self._kernel, family, _ESTABLISHED, _ASK_INFO):
+                info = _info(entry) if _USER.unpack_from(entry)[0] == user else b""
+                if len(info) >= _SENDING.size:
+                    busy, without_room = _SENDING.unpack_from(info)
+                    found[_ends(family, entry)] = busy - without_room, _WAITING.unpack_from(entry)[0]
         return found
 
     def waits(self, ends: Ends) -> float | None:
@@ -221,7 +245,7 @@ class Connections:
         address, port, other, other_port = ends
         family = socket.AF_INET if len(address) == 4 else socket.AF_INET6
         pair = _ENDS.pack(port, other_port, address, other)
-        query = _QUERY.pack(family, socket.IPPROTO_TCP, 0xFFFFFFFF) + pair + _ANY_COOKIE
+        query = _QUERY.pack(family, socket.IPPROTO_TCP, 0, 0xFFFFFFFF) + pair + _ANY_COOKIE
         return self._kernel.one(_SOCK_DIAG_BY_FAMILY, query)
 
 
@@ -229,6 +253,23 @@ def _wire(family: int, raw: bytes) -> bytes:
     if family == socket.AF_INET:
         return raw[:4]
     return raw[12:] if raw.startswith(_MAPPED) else raw
+
+
+def _ends(family: int, entry: bytes) -> Ends:
+    port, other_port = _PORTS.unpack_from(entry)
+    address, other = (_wire(family, raw) for raw in _ADDRESSES.unpack_from(entry))
+    return address, port, other, other_port
+
+
+def _info(entry: bytes) -> bytes:
+    """The tcp_info among the attributes of an entry; empty without one."""
+    at = 72
+    while at + _ATTRIBUTE.size <= len(entry):
+        length, kind = _ATTRIBUTE.unpack_from(entry, at)
+        if kind == _INFO or length < _ATTRIBUTE.size:
+            return entry[at + _ATTRIBUTE.size : at + length]
+        at += (length + 3) & ~3
+    return b""
 
 
 def _due(entry: bytes) -> float:

@@ -103,9 +103,26 @@ def of_processes(pids: Iterable[int]) -> ProcessUse:
     return ProcessUse(ticks, memory, read, written, count)
 
 
-def thread_states(pids: Iterable[int]) -> dict[str, int]:
-    """State, a letter of proc_pid_stat(5) -> the number of threads of these processes in it."""
-    found: dict[str, int] = {}
+class Threads(Fields):
+    """What the threads of some processes do.
+
+    Attributes:
+        states: State, a letter of proc_pid_stat(5) -> the number of threads in it.
+        delay: For how many nanoseconds all of them together have waited for a CPU since they started: in the queue of
+            a CPU, or because a control group has used up its quota.
+    """
+
+    states: dict[str, int]
+    delay: int
+
+
+def threads(pids: Iterable[int]) -> Threads:
+    """What all threads of some processes do.
+
+    Args:
+        pids: The ids of the processes; those that are gone do not count.
+    """
+    found = Threads({}, 0)
     for pid in pids:
         with contextlib.suppress(OSError):
             for thread in os.listdir(f"/proc/{pid}/task"):
@@ -113,7 +130,9 @@ def thread_states(pids: Iterable[int]) -> dict[str, int]:
                 if text:
                     at = text.rindex(b")") + 2
                     state = text[at : at + 1].decode()
-                    found[state] = found.get(state, 0) + 1
+                    found.states[state] = found.states.get(state, 0) + 1
+                    run = _read(f"/proc/{pid}/task/{thread}/schedstat").split()  # kernels may lack it
+                    found.delay += int(run[1]) if len(run) > 1 else 0
     return found
 
 

@@ -12,7 +12,7 @@ from gridtf.states import JobState, TaskState
 
 _DAY = 20 * 3600.0  # seconds that a job takes until its events have a date
 _NAMED = 3  # of many hosts or tasks
-_STYLES = {"stalled": "warn", "stopping": "warn", "notice": "warn"}
+_STYLES = {"stalled": "warn", "slow": "warn", "stopping": "warn", "notice": "warn"}
 _WELL = (JobState.COMPLETED, JobState.SAVED, TaskState.STOPPED)
 
 

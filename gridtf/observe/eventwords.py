@@ -10,7 +10,7 @@ from gridtf.text import counted, some
 
 Event = Mapping[str, Any]
 
-_NEWS = ("allocated", "notice", "stalled", "going on", "stopping")
+_NEWS = ("allocated", "notice", "stalled", "going on", "slow", "in step", "stopping")
 
 
 def is_news(event: Event) -> bool:
@@ -51,6 +51,8 @@ def words(events: Sequence[Event], *, most: int = 16) -> str:
         then = f"; attempt {first['next']} follows" if first.get("next") else ""
         return f"attempt {first['attempt']} {first.get('state', '')}: {text}{then}"
     known = {"queued": "submitted", "rendezvous": "all hosts have reported their ports", "going on": "its tasks go on"}
+    if kind == "in step":
+        return f"{first.get('task', '')} on {first.get('host', '')} holds the others up no more"
     if kind in known:
         return known[kind]
     return str(text) if kind in _NEWS and text else f"{kind}: {text}" if text else str(kind)

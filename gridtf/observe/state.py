@@ -201,6 +201,8 @@ class JobView(Value):
             None where nothing is. ``gridtf status`` alone reads it.
         waits_for: The jobs that it was to start after: run directory -> name and id.
         chain: These jobs, and the steps of the job file that it is a step of; ``gridtf status`` alone reads them.
+        slow: The task that the others wait for, where that is known: ``task``, ``host``, ``what`` it lacks, how
+            ``sure`` that is, and a ``text``; else None.
     """
 
     name: str
@@ -230,6 +232,7 @@ class JobView(Value):
     code: Mapping[str, Any] | None = None
     waits_for: Mapping[str, str] = {}
     chain: tuple[LinkView, ...] = ()
+    slow: Mapping[str, Any] | None = None
 
     @property
     def finished(self) -> bool:
@@ -318,6 +321,7 @@ def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -
         submitted=submitted.get("time") if registry.own_script(submitted) and not records.joined else None,
         params=(records.job or {}).get("spec", {}).get("params", {}),
         waits_for=others,
+        slow=launcher.get("slow") if standing.state == JobState.RUNNING else None,
     )
 
 

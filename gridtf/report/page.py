@@ -269,6 +269,10 @@ def _of_job(material: Material, masker: Masker) -> dict[str, Any]:
         "log": "\n".join((view.cause or {}).get("tail", ())),
         "timeline": pictures.timeline(attempts),
         "attempts": [(attempt, _phases(attempt)) for attempt in attempts],
+        "slow": [
+            (f"{task} on {host}", what, duration(seconds), f"{share:.0%}")
+            for task, host, what, seconds, share in timeline.slow(material.told, attempts)
+        ],
         "events": _events(material)[-_MOST_EVENTS:],
         "events_in_all": sum(len(told.events) for told in material.told),
         "charts": _charts(material),

@@ -14,7 +14,7 @@ from gridtf.values import Value
 # Phases of an attempt, in their order.
 QUEUE, START, RENDEZVOUS, TRAINING, STOP = "queue", "start", "rendezvous", "training", "stop"
 # Events that are marked in the picture.
-MARKED = ("notice", "stalled", "going on", "stopping")
+MARKED = ("notice", "stalled", "going on", "slow", "in step", "stopping")
 # Of several tasks, the state that comes first here is shown.
 _WORST = (TaskState.FAILED, TaskState.UNKNOWN, TaskState.STOPPED, TaskState.SAVED, TaskState.RUNNING)
 
@@ -125,6 +125,31 @@ def attempts(told: Sequence[AttemptData], submitted: float | None, now: float) -
         kept = number > 0 and told[number - 1].verdict.get("next") == one.number
         made.append(_attempt(one, before, until, over=following is not None, kept=kept))
     return made
+
+
+def slow(told: Sequence[AttemptData], made: Sequence[Attempt]) -> list[tuple[str, str, str, float, float]]:
+    """Who held the others up, over all of a job.
+
+    Args:
+        told: Its attempts.
+        made: Their timeline.
+
+    Returns:
+        (task, host, what it lacked, for how many seconds, the share of the time in which tasks trained), the longest
+        first.
+    """
+    found: dict[tuple[str, str, str], float] = {}
+    for one, attempt in zip(told, made, strict=True):
+        since, key = 0.0, None
+        for event in (*one.events, {"event": "in step", "time": attempt.end}):
+            if event["event"] in ("slow", "in step"):
+                if key is not None:
+                    found[key] = found.get(key, 0.0) + max(0.0, event["time"] - since)
+                about = event.get("task", ""), event.get("host", ""), event.get("what", "")
+                since, key = event["time"], about if event["event"] == "slow" else None
+    trained = sum(phase.end - phase.begin for one in made for phase in one.phases if phase.name == TRAINING)
+    longest = sorted(found.items(), key=lambda one: -one[1])
+    return [(*key, seconds, min(1.0, seconds / trained) if trained else 1.0) for key, seconds in longest]
 
 
 def _first(told: AttemptData, default: float) -> float:

@@ -164,6 +164,7 @@ Launcher = {
     "phase?": str,
     "detail?": str,
     "checkpoint?": bool,
+    "slow?": {"task": str, "host": str, "what": str, "sure": str, "text": str},
     "time?": float,
 }
 _Ranges = {str: [Real, Real]}  # the smallest and the largest of several values
@@ -189,7 +190,7 @@ _TaskState = {
     "abandoned?": bool,
 }
 # What a host and its tasks use. Memory and sizes are in bytes, rates in bytes a second, CPU time in cores.
-_Gpu = {"use?": float, "memory?": Count, "memory_total?": Count, "power?": float}
+_Gpu = {"use?": float, "memory?": Count, "memory_total?": Count, "power?": float, "clock?": float, "throttled?": float}
 _TaskSample = {
     "cpu": float,
     "memory": Count,
@@ -197,6 +198,7 @@ _TaskSample = {
     "written": float,
     "processes": Count,
     "threads": {str: Count},
+    "delay?": float,
     "step?": int,
     "values?": {str: object},
     "ranges?": _Ranges,
@@ -211,6 +213,7 @@ Sample = {
     "memory_total": Count,
     "received": float,
     "sent": float,
+    "links?": {str: float},
     "gpus": {str: _Gpu},
     "tasks": {str: _TaskSample},
 }
@@ -242,6 +245,7 @@ Event = {
     "task?": str,
     "state?": str,
     "text?": str,
+    "what?": str,
     "exit?": (int, None),
     "signal?": (str, None),
     "restarts?": Count,

@@ -19,8 +19,10 @@ def test_every_error_has_the_exit_code_that_the_readme_gives() -> None:
         codes.setdefault(kind.exit_code, set()).add(kind.__name__)
     assert codes == {
         1: {
+            "BadHostError",
             "CleanedUpError",
             "GridtfError",
+            "HostError",
             "HostLostError",
             "MaybeSubmittedError",
             "OutputError",

@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,9 @@ from gridtf.run.rundir import Record
 from gridtf.states import TaskState
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
+    from gridtf.host.sockets import Ends
     from gridtf.host.usage import HostUse, ProcessUse
 
 _START_DELAY = 1.0  # seconds from the start of the tasks to that of the sampler, which delays no short job
@@ -33,7 +36,11 @@ _RESTART_PAUSE = 60.0  # seconds until a sampler that was killed is started agai
 _END_LIMIT = 1.0  # seconds for a killed process to close its pipe
 _LOGS, _SILENT_LOGS = 0.25, 1.0  # seconds between two looks at the lengths of the logs, and while no task prints
 _SOON_SILENT = 5.0  # seconds without output after which no task prints
-_THREADS = 6  # samples from one look at the states of all threads, of which TensorFlow has hundreds, to the next
+_THREADS = 0.002  # the share of a core that is spent on all threads, of which TensorFlow has hundreds, and connections
+_BACKLOG = 1 << 14  # bytes that wait on a connection that is held up by its network
+_LINKS = 4  # pairs of addresses that a sample tells
+_FAMILY = {4: socket.AF_INET, 16: socket.AF_INET6}  # by the length of an address
+_LOOPBACK = 127  # the first byte of the addresses of a host that only it reaches
 _FRESH = 3  # intervals after which a reading of the GPUs is no longer told
 _MOST_UNSENT = 1 << 20  # bytes
 _SILENT = 10.0  # seconds without a report after which a task makes no steps any more, if its reports came faster before
@@ -217,16 +224,13 @@ class _Samples:
 
         self._usage, self._name = usage, host
         self._families, self._host = usage.Families(tasks), usage.Host()
-        self._threads: dict[str, dict[str, int]] = {}
-        self._count = 0
+        self._waiting = _Waiting(usage)
         self._before = self._look()
 
     def _look(self) -> tuple[float, HostUse, dict[str, ProcessUse]]:
         families, now = self._families.look(), time.monotonic()
         used = {name: self._usage.of_processes(pids) for name, pids in families.items()}
-        if self._count % _THREADS == 0:
-            self._threads = {name: self._usage.thread_states(pids) for name, pids in families.items()}
-        self._count += 1
+        self._waiting.look(families)
         return now, self._host.use(), used
 
     def take(self) -> Record:
@@ -249,6 +253,7 @@ class _Samples:
             "memory_total": host.memory_total,
             "received": a_second(host.received, host_before.received),
             "sent": a_second(host.sent, host_before.sent),
+            "links": self._waiting.links,
             "tasks": {
                 name: {
                     "cpu": a_second(use.ticks, before.ticks, hertz),
@@ -256,12 +261,74 @@ class _Samples:
                     "read": a_second(use.read, before.read),
                     "written": a_second(use.written, before.written),
                     "processes": use.processes,
-                    "threads": self._threads.get(name, {}),
+                    "threads": {},
+                    **self._waiting.tasks.get(name, {}),
                 }
                 for name, use in tasks.items()
                 if (before := tasks_before.get(name)) is not None
             },
         }
+
+
+class _Waiting:
+    """What tasks wait for: all threads and connections are looked at, less often where there are many.
+
+    Attributes:
+        tasks: Task -> the states of its ``threads``, and from the second look on ``delay``: for how many seconds in a
+            second they have waited for a CPU, in all.
+        links: Address of this host and of another, with a blank between them -> the share of the time in which a
+            connection between them had data that the network had not taken (a half at most, unless there is a backlog
+            now): of the busiest pairs, and of one of each address of this host.
+    """
+
+    def __init__(self, usage: ModuleType) -> None:
+        from gridtf.host.sockets import Connections
+
+        self._usage, self._due = usage, float("-inf")
+        self._at = 0.0
+        self._delays: dict[str, int] = {}
+        self._sent: dict[Ends, tuple[int, int]] = {}
+        self._connections: Connections | None = None
+        with contextlib.suppress(OSError):  # the kernel does not tell of connections
+            self._connections = Connections()
+        self.tasks: dict[str, Record] = {}
+        self.links: dict[str, float] = {}
+
+    def look(self, families: Mapping[str, Sequence[int]]) -> None:
+        """Look, if that is due.
+
+        Args:
+            families: Task -> its processes.
+        """
+        now, begin = time.monotonic(), time.thread_time()
+        if now < self._due:
+            return
+        span, self._at = max(now - self._at, 1e-3), now
+        found = {name: self._usage.threads(pids) for name, pids in families.items()}
+        self.tasks = {name: {"threads": threads.states} for name, threads in found.items()}
+        for name in found.keys() & self._delays.keys():
+            delay = max(0, found[name].delay - self._delays[name]) / 1e9 / span
+            self.tasks[name]["delay"] = round(delay, 3)
+        self._delays = {name: threads.delay for name, threads in found.items()}
+        self.links = self._look_at_links(span)
+        self._due = now + (time.thread_time() - begin) / _THREADS
+
+    def _look_at_links(self, span: float) -> dict[str, float]:
+        before, self._sent = self._sent, {}
+        with contextlib.suppress(OSError):
+            self._sent = self._connections.sending(os.getuid()) if self._connections else {}
+        busy: dict[str, float] = {}
+        for ends in self._sent.keys() & before.keys():
+            here, there = ends[0], ends[2]
+            (sent, waiting), (was, _) = self._sent[ends], before[ends]
+            # of small messages, an acknowledgement that is late is no sign of a slow link
+            share = min(1.0 if waiting >= _BACKLOG else 0.5, max(0, sent - was) / 1e6 / span)
+            if here != there and not (len(here) == 4 and here[0] == _LOOPBACK):
+                pair = " ".join(socket.inet_ntop(_FAMILY[len(each)], each) for each in (here, there))
+                busy[pair] = max(round(share, 3), busy.get(pair, 0.0))
+        ordered = sorted(busy, key=lambda pair: -busy[pair])
+        own = {pair.split()[0]: pair for pair in reversed(ordered)}
+        return {pair: busy[pair] for pair in ordered if pair in ordered[:_LINKS] or pair in own.values()}
 
 
 class _Logs:

@@ -21,7 +21,7 @@ _WHOLE = 720
 _EARLY = 2.5  # seconds by which a line may be early: half of the interval
 _FINEST, _FINE = 0.25, 3600  # seconds between two lengths of a log at least, and the same as a part of the age
 
-_MEAN = frozenset({"cpu", "received", "sent", "read", "written", "rate", "use", "power"})
+_MEAN = frozenset({"cpu", "received", "sent", "read", "written", "rate", "use", "power", "delay", "clock", "throttled"})
 _LARGEST = frozenset({"memory"})
 
 

@@ -33,6 +33,7 @@ class Reporter:
         checkpoint: Whether a checkpoint was requested.
         unrecorded: That records could not be written, and since when; empty while all is well.
         remark: What a hook of the job has failed to do last; empty while all is well.
+        slow: The task that the others wait for, as in the launcher's record; empty where none is known.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Reporter:
         self.ends = self.started - self._system.age() + walltime if walltime else None
         self.checkpoint = False
         self.unrecorded = self.remark = ""
+        self.slow: Record = {}
         self.journal = Journal(attempt, nonce, recorder, self._system)
         self._identity = self._system.identity()
         self._longest = min(_REWRITTEN, job.spec.heartbeat_timeout)
@@ -114,6 +116,7 @@ class Reporter:
         self._note_news()
         self.journal.look()
         record = {"phase": self._phase, "detail": self._detail, **self._flags()}
+        record |= {"slow": self.slow} if self.slow else {}
         if record != self._written or now - self._recorded >= self._longest:
             self._written, self._recorded = record, now
             ends = {} if self.ends is None else {"ends": self.ends}

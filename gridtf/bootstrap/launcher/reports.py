@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
+from gridtf.bootstrap.judge.straggler import WINDOW
 from gridtf.bootstrap.system import System
 from gridtf.bootstrap.wire import messages
 from gridtf.run.rundir import Record
@@ -33,6 +35,7 @@ class Reports:
         commands: Commands that run beside tasks, by their ids -> what their events have of them, and the requests.
         gone: Host -> why its agent has ended by itself.
         over: The hosts where no process of the job is left.
+        samples: Host -> its newest samples, oldest first.
     """
 
     def __init__(self, system: System) -> None:
@@ -50,7 +53,7 @@ class Reports:
         self.sampled: list[Record] = []
         self.gone: dict[str, Record] = {}
         self.over: set[str] = set()
-        self._samples: dict[str, Record] = {}  # host -> its newest sample
+        self.samples: dict[str, deque[Record]] = {}
         self._states: dict[str, Record] = {}  # host -> what it has reported last
         self._skew: dict[str, float] = {}  # host -> seconds that its clock is behind this one, and a message's way
 
@@ -142,7 +145,7 @@ class Reports:
             logs = {task: [[time + skew, size] for time, size in points] for task, points in logs.items()}
             content = {"logs": logs, **({"sample": {**sample, "time": sample["time"] + skew}} if sample else {})}
         if "sample" in content:
-            self._samples[host] = content["sample"]
+            self.samples.setdefault(host, deque(maxlen=WINDOW)).append(content["sample"])
         self.sampled.append(content)
         self.progressed = True
 
@@ -168,8 +171,8 @@ class Reports:
             known = {**self.published.get(host, {}), "tasks": {}, **self._states.get(host, {})}
             if host in self.gone:
                 known["gone"] = self.gone[host]
-            if host in self._samples:
-                known["sample"] = self._samples[host]
+            if host in self.samples:
+                known["sample"] = self.samples[host][-1]
             if host in self.published or host in self._states or host in self.gone:
                 found[host] = known
         return found

@@ -13,6 +13,7 @@ from gridtf.bootstrap.launcher.contact import Contact
 from gridtf.bootstrap.launcher.hosts import HostMonitor
 from gridtf.bootstrap.launcher.reporter import Reporter
 from gridtf.bootstrap.launcher.requests import Requests
+from gridtf.bootstrap.launcher.stragglers import Stragglers
 from gridtf.bootstrap.plan import environment
 from gridtf.bootstrap.plan.launchedjob import LaunchedJob
 from gridtf.bootstrap.plan.placement import PlacedTask
@@ -23,6 +24,7 @@ from gridtf.run.rundir import Record, listdir
 from gridtf.schedulers import mpi
 from gridtf.states import JobState
 from gridtf.text import some
+from gridtf.values import as_dict
 
 _LONGEST_COMMAND = 1000  # characters of a user's command in the events
 _ABORTED_LIMIT = 2.0  # seconds for mpirun to say that a rank has called MPI_Abort
@@ -60,6 +62,7 @@ class Watch:
         self._evaluators = TimeLimit(spec.evaluator_wait, system)
         self._end_of_job = walltime.EndOfJob(spec, job.request, job.scheduler, system)
         self.stalls = stalls.Stalls(job, tasks, hosts, reporter.nonce, reporter.recorder)
+        self._stragglers = Stragglers(job, tasks)
         self._requests = Requests(hosts.attempt, reporter.nonce, system)
         self._begun = system.monotonic()
         self._silent = False  # that the tasks do nothing is an event already
@@ -92,6 +95,7 @@ class Watch:
                 if starter and (apart := together.no_world(starter, self._hosts.reports.tasks)):
                     return apart
             stalled = self._look_for_stall(waits=bool(now.ended or now.awaited))
+            self._look_for_straggler()
             if now.cause is not None:
                 return None
             if now.saved and (now.ended or self._saving.over()):
@@ -135,7 +139,7 @@ class Watch:
         how = f"{some(now.saved)} saved a checkpoint" if now.saved else f"{some(now.early)} ended"
         waiting = f"{how}, waiting for {some(now.awaited)}{limit}" if now.awaited else ""
         started, *notes = self._started
-        about = (stalled, started, waiting, self._separate, self._own_folder, *notes)
+        about = (stalled, self._reporter.slow.get("text"), started, waiting, self._separate, self._own_folder, *notes)
         about = (*about, self._reporter.unrecorded, self._reporter.remark)
         self._reporter.report("running", "; ".join(filter(None, about)))
 
@@ -174,6 +178,16 @@ class Watch:
             self._reporter.note("going on")
         self._silent = bool(stalled)
         return stalled
+
+    def _look_for_straggler(self) -> None:
+        before = self._stragglers.named
+        if self._stragglers.look(self._hosts.reports):
+            named = self._stragglers.named
+            self._reporter.slow = as_dict(named) if named else {}
+            if about := named or before:
+                text = {"text": about.text} if named else {}
+                where = {"task": about.task, "host": about.host, "what": about.what}
+                self._reporter.note("slow" if named else "in step", **where, **text)
 
     def _distributed(self) -> bool:
         """Whether a dataset was given to the data workers; True without data workers."""

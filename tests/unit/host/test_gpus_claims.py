@@ -189,6 +189,14 @@ class FakeDriver(types.ModuleType):
     def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
         return 250_500
 
+    NVML_CLOCK_SM = 1
+
+    def nvmlDeviceGetClockInfo(self, handle: int, kind: int) -> int:
+        return 1980 if handle == 1 else 345
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: int) -> int:
+        return 0x4 if handle == 1 else 0x44  # the limit of its power alone, or heat as well
+
     def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[str]:
         return ["a process"] if handle == 0 else []
 
@@ -460,7 +468,9 @@ def test_memory_in_use_leaves_out_what_an_idle_gpu_has(driver: FakeDriver) -> No
 def test_use_of_gpus_leaves_out_what_the_driver_does_not_tell(driver: FakeDriver) -> None:
     readings = gpus.use(("1", "GPU-3abc", "MIG-7"))
     first = next(readings)
-    assert first["1"] == {"use": 91.0, "memory": 4101 << 20, "memory_total": 81920 << 20, "power": 250.5}
+    used = {"use": 91.0, "memory": 4101 << 20, "memory_total": 81920 << 20, "power": 250.5}
+    assert first["1"] == {**used, "clock": 1980.0, "throttled": 0.0}
+    assert (first["GPU-3abc"]["clock"], first["GPU-3abc"]["throttled"]) == (345.0, 1.0)
     assert "use" not in first["GPU-3abc"]
     assert first["GPU-3abc"]["memory"] == 12293 << 20
     assert first["MIG-7"] == {}

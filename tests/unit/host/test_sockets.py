@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -80,3 +82,22 @@ with socket.create_server(("127.0.0.1", 0)) as server:
             assert process.stdout.readline() == "connected\n"
             assert not sockets.only_listens(process.pid)
             process.stdin.close()
+
+
+def test_the_time_with_data_to_send_is_counted_but_not_that_in_which_the_other_end_has_no_room() -> None:
+    with socket.create_server(("127.0.0.2", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        accepted, _ = server.accept()
+        with accepted, sockets.Connections() as connections:
+            (here, port), (there, other) = client.getsockname(), server.getsockname()
+            ends = socket.inet_aton(here), port, socket.inet_aton(there), other
+            before = connections.sending(os.getuid())
+            assert ends in before
+            assert connections.sending(os.getuid() + 1).keys().isdisjoint(before)
+            client.setblocking(False)
+            with contextlib.suppress(BlockingIOError):  # nobody reads
+                while True:
+                    client.send(bytes(1 << 16))
+            time.sleep(0.3)
+            busy, waiting = connections.sending(os.getuid())[ends]
+            assert busy - before[ends][0] < 200_000
+            assert waiting > 1 << 14

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -34,11 +35,34 @@ def test_family_is_counted_as_one() -> None:
         assert found.memory > 32 << 20
         assert found.read > 0
         assert found.ticks >= 0
-        assert sum(usage.thread_states(pids).values()) >= 2
+        assert sum(usage.threads(pids).states.values()) >= 2
         process.kill()
         process.wait()
         assert "worker:0" not in families.look()
         assert usage.of_processes([process.pid]).processes == 0
+
+
+def test_threads_that_wait_for_a_cpu_are_delayed() -> None:
+    """Two processes that have one CPU between them; one that sleeps is not delayed."""
+    cpu = min(os.sched_getaffinity(0))
+    busy = f"import os; os.sched_setaffinity(0, {{{cpu}}}); print(1, flush=True)\nwhile True: pass"
+    started = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        for code in (busy, busy, "print(1, flush=True); import time; time.sleep(60)")
+    ]
+    try:
+        for process in started:
+            assert process.stdout is not None
+            process.stdout.readline()
+        before = [usage.threads([process.pid]).delay for process in started]
+        time.sleep(0.6)
+        waited = [usage.threads([one.pid]).delay - was for one, was in zip(started, before, strict=True)]
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+    assert waited[0] + waited[1] > 0.2e9
+    assert waited[2] < (waited[0] + waited[1]) / 2
 
 
 def test_host_has_memory_and_time() -> None:

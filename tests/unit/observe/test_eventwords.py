@@ -48,6 +48,12 @@ from gridtf.observe import eventwords
         ({"event": "stalled", "text": "nothing moves"}, "nothing moves", True),
         ({"event": "stalled"}, "stalled", True),
         (
+            {"event": "slow", "task": "worker:2", "text": "worker:2 holds the others up"},
+            "worker:2 holds the others up",
+            True,
+        ),
+        ({"event": "in step", "task": "worker:2", "host": "n3"}, "worker:2 on n3 holds the others up no more", True),
+        (
             {"event": "exec", "task": "ps:0", "host": "n2", "user": "alice", "text": "ls -l"},
             "exec: ls -l (alice beside ps:0 on n2)",
             False,

@@ -159,3 +159,20 @@ def test_names_are_sorted_by_their_numbers() -> None:
         "worker:9",
         "worker:10",
     ]
+
+
+def test_who_was_slow_is_added_up_over_all_attempts() -> None:
+    two = {"task": "worker:1", "host": "n2", "what": "input"}
+    slow: list[Record] = [
+        {"time": 40.0, "event": "slow", "task": "worker:0", "host": "n1", "what": "CPU", "text": "why"},
+        {"time": 46.0, "event": "slow", **two, "text": "why"},
+        {"time": 66.0, "event": "in step", **two},
+        {"time": 80.0, "event": "slow", **two, "text": "why"},
+    ]
+    told = [AttemptData(1, events=[*EVENTS, *slow], verdict=VERDICT), AttemptData(2, events=EVENTS[5:])]
+    made = timeline.attempts(told, 0.0, 152.0)
+    first, second = timeline.slow(told, made)
+    assert first[:4] == ("worker:1", "n2", "input", 32.0)  # until the end of the attempt
+    assert second[:4] == ("worker:0", "n1", "CPU", 6.0)
+    assert 0 < second[4] < first[4] < 1
+    assert timeline.slow(told[1:], made[1:]) == []

@@ -1,0 +1,83 @@
+"""Who is slow in lock-step training, on hosts of which one gets less CPU time, a slow disk, link or neighbour."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gridtf.run import jsonlines, recordtypes
+from gridtf.run.rundir import Record
+from tests.support.beds import on_every_scheduler
+from tests.support.cluster import CHECKOUT, Bed
+from tests.support.clusterjobs import ClusterJob
+from tests.support.clustertraining import NODES
+from tests.support.slowhosts import SlowHosts
+
+pytestmark = pytest.mark.tensorflow
+
+INTERVAL = 2  # seconds between two samples, in place of 5: everything is named sooner
+QUOTA = 0.25  # cores of each host
+
+
+@pytest.fixture
+def slow(bed: Bed) -> Iterator[SlowHosts]:
+    hosts = SlowHosts(bed, NODES)
+    try:
+        yield hosts
+    finally:
+        hosts.well()
+
+
+def training(bed: Bed) -> ClusterJob:
+    """A job in lock-step on all four hosts, once it makes steps."""
+    shutil.copy(CHECKOUT / "tests/support/lockstep.py", bed.home() / "lockstep.py")
+    words = ("--nodes", "4") if bed.kind == "slurm" else ("--env", "PATH", "--pe", "rr", "--workers", "4")
+    options = (*bed.options, *words, "--time", "30", "--sample-interval", str(INTERVAL))
+    command = ("bash", "-c", "exec python lockstep.py data-$(uname -n) 256")
+    job = ClusterJob(bed, *options, "--env", "TF_CPP_MIN_LOG_LEVEL=2", "--", *command, cwd=bed.seen(bed.home()))
+    job.running(4)
+    job.until(lambda: any("20 " in text for text in job.logs().values()), "steps")
+    return job
+
+
+def events(job: ClusterJob) -> list[Record]:
+    known = [*jsonlines.read(job.attempt.events, recordtypes.Event)]
+    return [event for event in known if event["event"] in ("slow", "in step")]
+
+
+@on_every_scheduler
+def test_the_slow_host_of_four_is_named_with_what_it_lacks(bed: Bed, slow: SlowHosts, tmp_path: Path) -> None:
+    job = training(bed)
+    slow.limit(QUOTA)
+    time.sleep(15 * INTERVAL)
+    assert job.status()["slow"] is None
+    expected = []
+    for fault, host, what in (
+        (slow.less_cpu("n3", 0.3), "n3", "CPU"),
+        (slow.slow_disk("n2", 400_000), "n2", "input"),
+        (slow.slow_link("n4", "8mbit"), "n4", "network"),
+        (slow.neighbour("n2", 4), "n2", "CPU"),
+    ):
+        expected.append((host, what))
+        with fault:
+            job.until(lambda: len([*named(job)]) == len(expected), f"{host} is named, for want of {what}", 120)
+            assert [*named(job)] == expected
+            told = job.status()["slow"]
+            assert (told["host"], told["what"]) == expected[-1]
+            assert told["text"] in job.gridtf("status").stdout
+    job.until(lambda: events(job)[-1]["event"] == "in step", "the name is withdrawn", 120)
+    slow.limit(1.0)
+    assert job.status()["slow"] is None
+    job.gridtf("cancel")
+    job.verdict()
+    job.gridtf("report", "--output", bed.seen(bed.home() / "report.html"))
+    assert "on n4 held the others up for " in (bed.home() / "report.html").read_text()
+
+
+def named(job: ClusterJob) -> Iterator[tuple[str, str]]:
+    """(host, what) of each straggler that was named."""
+    return ((event["host"], event["what"]) for event in events(job) if event["event"] == "slow")
