@@ -18,7 +18,7 @@ from gridtf import schedulers
 from gridtf.errors import SpecError, UsageError
 from gridtf.jobspec.layers import Layer, Sourced
 from gridtf.jobspec.options import Key
-from gridtf.jobspec.units import format_walltime
+from gridtf.jobspec.units import format_walltime, parse_nodes, parse_walltime
 from gridtf.login import submission
 from gridtf.schedulers import answers
 from gridtf.schedulers.api import Estimate, JobIdentity, Place, Plan
@@ -214,7 +214,14 @@ def _rank(row: Row, *, by_end: bool) -> tuple[bool, bool, float]:
 
 def _choices(wanted: Mapping[Key, str], places: Sequence[Place]) -> dict[Key, list[str | int | None]]:
     """What each value may be: the longest walltimes first, and partitions in the order of the site."""
-    lists = {key: [word.strip() for word in text[5:].split(",") if word.strip()] for key, text in wanted.items()}
+    words = {key: [word.strip() for word in text[5:].split(",") if word.strip()] for key, text in wanted.items()}
+    lists = {key: [*dict.fromkeys(each)] for key, each in words.items()}
+    for key, parse in ((_NODES, parse_nodes), (_TIME, parse_walltime)):  # else a row that never runs
+        for text in lists.get(key, ()):
+            try:
+                parse(text)
+            except ValueError as error:
+                raise SpecError(key[0], str(error), hint="values have commas between them") from None
     choices: dict[Key, list[str | int | None]] = {}
     if _NODES in wanted:
         span = re.fullmatch(r"(?a)([1-9]\d{0,5})-([1-9]\d{0,5})", wanted[_NODES][5:].strip())
@@ -230,7 +237,8 @@ def _choices(wanted: Mapping[Key, str], places: Sequence[Place]) -> dict[Key, li
         limits = {place.limit for place in places if place.limit}
         longest = max(limits) if limits and all(place.limit for place in places) else math.inf
         times = sorted({*limits, *(hour * 3600 for hour in _HOURS if hour * 3600 <= longest)}, reverse=True)
-        choices[_TIME] = [*(lists[_TIME] or map(format_walltime, times))]
+        listed = sorted(lists[_TIME], key=parse_walltime, reverse=True)
+        choices[_TIME] = [*(listed or map(format_walltime, times))]
         if not lists[_TIME]:  # fewer walltimes rather than not all partitions
             step = -(-math.prod(map(len, choices.values())) // QUESTIONS)
             choices[_TIME] = [*dict.fromkeys((*choices[_TIME][::step], choices[_TIME][-1]))]

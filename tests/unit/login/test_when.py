@@ -141,6 +141,22 @@ def test_time_auto_is_the_longest_of_the_walltimes_that_start_first(site: Site, 
     assert "auto is for jobs that go on after their walltime" in refused("--time", "auto", capsys=capsys)
 
 
+def test_listed_walltimes_are_tried_from_the_longest_on(site: Site, capsys: Captured) -> None:
+    more = ("--partition", "gpu", "--continue", "2", "--checkpoint-before", "5m")
+    assert render("--time", "auto:1h,8h,1h", *more, capsys=capsys)[0]["time"][0] == "8h"
+    assert site.asked == [("gpu", 1, 8 * HOUR), ("gpu", 1, HOUR)]
+
+
+@pytest.mark.parametrize(
+    ("flag", "values", "wrong"),
+    [("--nodes", "2,x", "'x' is not a node count"), ("--time", "1h,x", "'x' is not a walltime")],
+)
+def test_a_wrong_value_of_a_list_is_refused(site: Site, flag: str, values: str, wrong: str, capsys: Captured) -> None:
+    assert main(["when", flag, values]) == 2
+    assert f"{flag[2:]}: {wrong}" in capsys.readouterr().err
+    assert not site.asked
+
+
 def test_time_auto_stays_within_the_site_s_limits(
     site: Site, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
