@@ -104,7 +104,8 @@ class Forecast:
             self._need(wanted, base)
         login = schedulers.get(base.spec.scheduler or schedulers.to_submit_to(os.environ)).login
         places = login.places()
-        choices = _choices({key: str(value.value) for key, value in wanted.items()}, places)
+        shown = [place for place in places if not place.hidden]
+        choices = _choices({key: str(value.value) for key, value in wanted.items()}, shown)
         self._of = math.prod(map(len, choices.values()))
         errors: list[UsageError] = []
         left = 0

@@ -14,7 +14,7 @@ from gridtf.values import Value
 Parsed = TypeVar("Parsed")
 
 # sinfo(1), --format. --exact: nodes are grouped only when their configurations are identical.
-_SINFO = ("sinfo", "--noheader", "--all", "--exact", "--format=%P|%a|%l|%s|%D|%T|%c|%m|%G|%N|%f")
+_SINFO = ("sinfo", "--noheader", "--exact", "--format=%P|%a|%l|%s|%D|%T|%c|%m|%G|%N|%f")
 _WORKS = frozenset({"idle", "mixed", "allocated", "completing", "planned", "blocked"})
 # gpu:4   gpu:a100:4(S:0-1)   tpu:2,gpu:v100:8
 _GPUS = re.compile(r"(?:^|,)gpu(?::([^:,()]+))?:(\d{1,18})(?=[(,]|$)", re.ASCII)
@@ -84,12 +84,15 @@ class Partition(Value):
         return max((of(group) for group in self.nodes), default=0)
 
 
-def query_partitions(*, limit: float | None = None, clusters: Sequence[str] = ()) -> list[Partition]:
+def query_partitions(
+    *, limit: float | None = None, clusters: Sequence[str] = (), hidden: bool = True
+) -> list[Partition]:
     """Query sinfo for the partitions of this site.
 
     Args:
-        clusters: The clusters; empty: the one that commands ask by default.
         limit: Seconds that sinfo may take; None: as any question to the queue.
+        clusters: The clusters; empty: the one that commands ask by default.
+        hidden: Whether to list hidden partitions, and those that are closed to the groups of this user.
 
     Returns:
         All partitions, in sinfo's order.
@@ -97,7 +100,7 @@ def query_partitions(*, limit: float | None = None, clusters: Sequence[str] = ()
     Raises:
         SchedulerError: When sinfo fails or the controller does not answer.
     """
-    which = [f"--clusters={','.join(clusters)}"] * bool(clusters)
+    which = [*["--all"] * hidden, *[f"--clusters={','.join(clusters)}"] * bool(clusters)]
     return parse_partitions(slurm.printed([*_SINFO, *which], limit=limit or slurm.query_limit))
 
 

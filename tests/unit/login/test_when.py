@@ -32,6 +32,7 @@ class Site(FakeScheduler):
         self.now = time.time()
         self.waits: dict[str, float | None] = {"gpu": 2 * HOUR, "short": 600, "old": None}
         self.limits: dict[str, int | None] = {"short": HOUR}
+        self.hidden: set[str] = set()
         self.by_shape: dict[tuple[int, int | None], float] = {}
         self.asked: list[tuple[str, int, int | None]] = []
 
@@ -42,7 +43,7 @@ class Site(FakeScheduler):
         return (f"{plan.spec.partition} {plan.request.nodes} {plan.request.walltime} {plan.request.gpus_per_node}",)
 
     def places(self) -> Sequence[Place]:
-        return [Place(name, 8, self.limits.get(name)) for name in self.waits]
+        return [Place(name, 8, self.limits.get(name), hidden=name in self.hidden) for name in self.waits]
 
     def foreseen(self, plan: Plan, places: Sequence[Place]) -> Estimate | None:
         limit = self.limits.get(plan.spec.partition or "")
@@ -112,6 +113,13 @@ def test_only_the_partitions_listed_are_chosen_from(site: Site, capsys: Captured
     found, _ = render("--partition", "auto:gpu,old", "--time", "30m", capsys=capsys)
     assert found["partition"][0] == "gpu"
     assert {name for name, *_ in site.asked} == {"gpu", "old"}
+
+
+def test_hidden_partitions_are_asked_about_only_by_name(site: Site, capsys: Captured) -> None:
+    site.hidden = {"short"}
+    assert {row["partition"] for row in rows("--nodes", "1", capsys=capsys)} == {"gpu", "old"}
+    assert {row["partition"] for row in rows("--partition", "short,gpu", capsys=capsys)} == {"short", "gpu"}
+    assert render("--partition", "auto", "--time", "30m", capsys=capsys)[0]["partition"][0] == "gpu"
 
 
 def test_where_no_start_is_known_the_first_partition_is_taken_and_a_note_says_so(site: Site, capsys: Captured) -> None:
