@@ -169,7 +169,8 @@ def spelled(model: str, names: Sequence[str], site: Sequence[Partition]) -> tupl
     """How a site calls a model of GPUs.
 
     Args:
-        model: As the user calls it; upper and lower case are alike.
+        model: As the user calls it; upper and lower case are alike, and a word of the only type that has it will do,
+            such as a100 of nvidia_a100-sxm4-80gb. Parts of a GPU (MIG) are not meant by the name of a whole one.
         names: The partitions that the job names.
         site: All partitions; empty where they are not known.
 
@@ -183,7 +184,15 @@ def spelled(model: str, names: Sequence[str], site: Sequence[Partition]) -> tupl
         for column, found in enumerate((types, features)):
             if own := next((word for word in sorted(found) if word.lower() == model.lower()), ""):
                 return ("", own) if column else (own, "")
+        word = rf"(?i)(?<![a-z0-9]){re.escape(model)}(?![a-z0-9])"
+        like = [kind for kind in types if re.search(word, kind) and _is_part(kind) == _is_part(model)]
+        if len(like) == 1:
+            return like[0], ""
     return model, ""
+
+
+def _is_part(model: str) -> bool:
+    return re.search(r"(?i)\d+g\.\d+gb", model) is not None
 
 
 def list_partitions(site: Iterable[Partition], more: Callable[[Partition], str] = lambda partition: "") -> str:

@@ -55,6 +55,23 @@ def test_models_are_requested_as_the_site_counts_them(values: dict[str, Any], ex
     assert directives(**values) == expected
 
 
+@pytest.mark.parametrize(
+    ("model", "types", "found"),
+    [
+        ("A100", "nvidia_a100-sxm4-80gb:4,gpu:nvidia_a100_1g.10gb:7", "nvidia_a100-sxm4-80gb"),
+        ("1g.10gb", "nvidia_a100-sxm4-80gb:4,gpu:nvidia_a100_1g.10gb:7", "nvidia_a100_1g.10gb"),
+        ("a100", "nvidia_a100-sxm4-40gb:4,gpu:nvidia_a100-sxm4-80gb:4", "a100"),  # which one?
+        ("a100", "nvidia_a100_1g.10gb:7", "a100"),
+        ("a10", "nvidia_a100:4", "a10"),
+        ("h100", "nvidia_gh100:4", "h100"),
+        ("a100", "a100:4,gpu:nvidia_a100-sxm4-80gb:4", "a100"),
+    ],
+)
+def test_a_word_of_one_type_only_is_its_name(model: str, types: str, found: str) -> None:
+    site = parse_partitions(f"gpu*|up|7-00:00:00|1-infinite|1|idle|8|16000|gpu:{types}|n1|ib")
+    assert spelled(model, (), site) == (found, "")
+
+
 def test_unknown_site_has_types() -> None:
     made = plan("slurm", name="x", gpus_per_node="V100:4")
     assert "--gpus-per-node=V100:4" in scheduler.login.directives(made)
