@@ -30,7 +30,9 @@ _LETTERS = (
     "q=qos t=time w=nodelist x=exclude"
 )
 _SHAPE = re.compile(
-    r"(nodes|ntasks.*|gpus.*|cpus-per-(task|gpu)|tres-per-task|(gres|tres-per-node)=.*\bgpu)\b.*", re.DOTALL
+    r"(nodes|ntasks(-per-(node|gpu|tres))?|gpus.*|cpus-per-(task|gpu)|tres-per-task)=.*|"
+    r"(gres|tres-per-node)=.*\bgpu\b.*",
+    re.DOTALL,
 )
 _OTHERWISE = (
     CONSTRAINT.key,

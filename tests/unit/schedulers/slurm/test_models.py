@@ -110,6 +110,8 @@ def test_hosts_that_must_be_used_are_the_number_of_nodes() -> None:
     [
         ("--gres=gpu:a100:4", 'write gpus_per_node = "a100:4"'),
         ("--gres=gpu", "write gpus_per_node = 1"),
+        ("--gres=lscratch:100,gpu:2,tmp:5", 'write gpus_per_node = 2 and native = ["--gres=lscratch:100,tmp:5"]'),
+        ("--gres=gpu:a100:2,gpu:v100:2", "write gpus_per_task and cpus_per_task"),
         ("--gpus-per-node a100:2", 'write gpus_per_node = "a100:2"'),
         ("-G4", "write gpus = 4"),
         ("--gpus-per-task=1", "write gpus_per_task = 1"),
@@ -128,7 +130,13 @@ def test_native_options_for_the_shape_of_a_job_are_refused(option: str, write: s
     assert (caught.value.key, caught.value.hint) == ("native", write)
 
 
-@pytest.mark.parametrize("option", ["--nodes=3", "-N2-3", "--gres=tmp:5", "--gpu-bind=none", "--qos=x", "--mem=0"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("--nodes=3", "-N2-3", "--gres=tmp:5", "--gres=shard:1", "--gpu-bind=none", "--qos=x", "--mem=0"),
+        *("--ntasks-per-core=1", "--ntasks-per-socket=2"),
+    ],
+)
 def test_other_native_options_are_passed_on(option: str) -> None:
     assert option in scheduler.login.directives(plan("slurm", nodes="2-3", native=[option]))
 
