@@ -111,8 +111,9 @@ def _whole(key: str, value: object, least: int) -> None:
         meant = plain if re.fullmatch("[0-9]{1,9}", plain) and int(plain) >= least else ""
         quoted = meant and meant == value
         hint = f"write {meant}, without quotes" if quoted else f"write a number, such as {meant or max(least, 2)}"
-        if key.rpartition(".")[2] in units.GPU_KEYS and str(value)[:1].isalpha():
-            hint = f'write the number as well, such as "{value}:2"'
+        if key.rpartition(".")[2] in units.GPU_KEYS and re.search("[A-Za-z]", str(value)):
+            model = value if re.fullmatch(r"[\w.+-]+", str(value)) else "a100"
+            hint = f'write one model and a number, such as "{model}:2"'
         raise SpecError(key, f"{spell(value)} is not a whole number of {least} or more", hint=hint)
     if isinstance(value, int) and value > units.MOST:
         raise SpecError(key, f"{value} is more than the maximum, {units.MOST}")
