@@ -85,6 +85,7 @@ def test_unknown_site_has_types() -> None:
         ({"gpu_model": "a 100", "gpus_per_node": 4}, "gpu_model", "a directive line cannot contain"),
         ({"constraint": "ib #"}, "constraint", "a directive line cannot contain"),
         ({"nodelist": ["n 1"]}, "nodelist", "a directive line cannot contain"),
+        ({"nodelist": ["n[1-3]"], "exclude": ["n4", "n[2-3]"]}, "exclude", "nodelist has n2, n3 as well"),
         ({"nodelist": ["n[1-3]"], "nodes": 2}, "nodelist", "the job must use 3 hosts, but nodes is 2"),
         ({"qos": ""}, "qos", "not a non-empty string"),
         (
@@ -101,6 +102,7 @@ def test_what_no_line_can_say_is_refused(values: dict[str, Any], key: str, what:
 
 
 def test_hosts_that_must_be_used_are_the_number_of_nodes() -> None:
+    assert plan("slurm", nodelist=["n1", "n[1-2]"]).request.nodes == (2, 2)
     assert plan("slurm", nodelist=["n[1-3]", "n7"]).request.nodes == (4, 4)
     assert plan("slurm", nodelist=["n1"], tasks={"worker": {"count": 4}}, tasks_per_node=2).request.nodes == (2, 2)
 
@@ -142,6 +144,13 @@ def test_other_native_options_are_passed_on(option: str) -> None:
 
 
 SHAPE = "allocation failure: Requested node configuration is not available\n"
+
+
+def test_other_hosts_may_join_those_of_nodelist() -> None:
+    # seen on 22.05.8: sbatch takes the job that it refuses with --test-only
+    made = plan("slurm", nodelist=["n1"], nodes=2).replace(site=SITE)
+    (note,) = advice.judge(advice.component_requests(made, {}), 1, SHAPE, SITE)
+    assert note == "Slurm does not tell whether other hosts can join those of nodelist"
 
 
 def refusal(output: str, available: str = "", **values: Any) -> SpecError:
