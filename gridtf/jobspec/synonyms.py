@@ -110,10 +110,10 @@ def _of_scheduler(flag: str, value: Any) -> tuple[Setting, ...]:
     if value is False:
         return ()
     if word == "gres" and value:
-        found = {part: re.fullmatch(_GRES, part) for part in str(value).split(",")}
-        gpus = [match[1] or "1" for match in found.values() if match]
+        parts = {part: re.fullmatch(_GRES, part) for part in str(value).split(",")}
+        gpus = [match[1] or "1" for match in parts.values() if match]
         setting = [("gpus_per_node", gpus[0], "")] if len(gpus) == 1 else []
-        others = ",".join(part for part, match in found.items() if not (match and setting))
+        others = ",".join(part for part, match in parts.items() if not (match and setting))
         return (*setting, *([("native", f"--gres={others}", "")] if others else []))
     if word == "pe":
         name, _, slots = str(value or "").partition(" ")
