@@ -248,7 +248,7 @@ def _environment(key: str, value: object, spec: JobSpec) -> None:
         _placeholders(f"{key}.{name}", text, spec, argument=False)  # {message} may be the format of a log
 
 
-def _parsed(key: str, value: str | int | None, parse: Callable[[str | int], object], forms: str) -> None:
+def check_parsed(key: str, value: str | int | None, parse: Callable[[str | int], object], forms: str) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, str | int):
@@ -310,19 +310,19 @@ def _check_truths(spec: JobSpec) -> None:
 
 
 def _check_sizes(spec: JobSpec) -> None:
-    _parsed("time", spec.time, units.parse_walltime, units.WALLTIME_FORMS)
-    _parsed("checkpoint_before", spec.checkpoint_before, units.parse_duration, units.WALLTIME_FORMS)
+    check_parsed("time", spec.time, units.parse_walltime, units.WALLTIME_FORMS)
+    check_parsed("checkpoint_before", spec.checkpoint_before, units.parse_duration, units.WALLTIME_FORMS)
     after: object = spec.stall_after
     if after is None:
         raise SpecError("stall_after", "it has no value", hint='write a time such as "10m", or "off"')
-    _parsed("stall_after", spec.stall_after, units.parse_pause, f'"off", {units.WALLTIME_FORMS}')
+    check_parsed("stall_after", spec.stall_after, units.parse_pause, f'"off", {units.WALLTIME_FORMS}')
     _check_end(spec)
-    _parsed("mem", spec.mem, units.parse_memory, _MEM_FORMS)
-    _parsed("mem_per_task", spec.mem_per_task, units.parse_memory, _MEM_FORMS)
-    _parsed("log_limit", spec.log_limit, units.parse_memory, _MEM_FORMS)
+    check_parsed("mem", spec.mem, units.parse_memory, _MEM_FORMS)
+    check_parsed("mem_per_task", spec.mem_per_task, units.parse_memory, _MEM_FORMS)
+    check_parsed("log_limit", spec.log_limit, units.parse_memory, _MEM_FORMS)
     if spec.mem is not None and spec.mem_per_task is not None:
         raise SpecError("mem_per_task", "memory is requested both per task and per host", hint="keep one of them")
-    _parsed("nodes", spec.nodes, units.parse_nodes, "a number, or a range such as 2-4")
+    check_parsed("nodes", spec.nodes, units.parse_nodes, "a number, or a range such as 2-4")
     least_of = {"gpus_per_node": 0, "gpus": 0, "tasks_per_node": 1, "gpus_per_task": 0, "cpus_per_task": 1}
     for key, least in {**least_of, "restarts": 0, "spare_nodes": 0}.items():
         _whole(key, getattr(spec, key), least)
@@ -421,7 +421,7 @@ def _check_tasks(spec: JobSpec) -> None:
         _whole(f"{key}.count", table.count, 0)
         _whole(f"{key}.gpus", table.gpus, 0)
         _whole(f"{key}.cpus", table.cpus, 1)
-        _parsed(f"{key}.mem", table.mem, units.parse_memory, _MEM_FORMS)
+        check_parsed(f"{key}.mem", table.mem, units.parse_memory, _MEM_FORMS)
         _check_place(key, task_type, spec)
         _check_membership(f"{key}.in_cluster", task_type, spec)
         _check_on_failure(f"{key}.on_failure", task_type, spec)

@@ -512,12 +512,8 @@ def _too_much(request: ComponentRequest, partition: Partition, partitions: Seque
     for row, (option, amount, problem, offer) in enumerate(limits):
         if amount > (most := has(partition)[row]):
             hint = _alternatives(offer, [other for other in partitions if has(other)[row] >= amount], partitions, show)
-            if (
-                request.key(option) == "gpus" and most
-            ):  # which users may count on to be spread over hosts, as Slurm does
-                total = gpus * nodes
-                fewest = next(hosts for hosts in range(-(-total // most), total + 1) if total % hosts == 0)
-                hint = f"write nodes = {fewest} as well; {hint}"
+            if most and request.key(option) == "gpus":  # as Slurm, which spreads them over hosts
+                hint = f"write nodes as well, of at most {most} GPUs each; {hint}"
             return SpecError(request.key(option), problem.format(partition.name, most), hint=hint)
     return None
 

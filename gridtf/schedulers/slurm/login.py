@@ -102,10 +102,9 @@ class SlurmLogin(CommandLogin):
     def places(self) -> Sequence[Place]:
         from gridtf.schedulers.slurm import offers
 
-        shown = {one.name for one in offers.query_partitions(hidden=False)}
-        found = sorted(offers.query_partitions(), key=lambda one: not one.default)
-        most = {one.name: min(one.most_nodes or one.size, one.size) for one in found}
-        return [Place(one.name, most[one.name], one.limit, one, hidden=one.name not in shown) for one in found]
+        shown = {one.name for one in offers.query_partitions(all_=False)}
+        each = sorted(offers.query_partitions(), key=lambda one: not one.default)
+        return [Place(p.name, min(p.most_nodes or p.size, p.size), p.limit, p, p.name not in shown) for p in each]
 
     def foreseen(self, plan: Plan, places: Sequence[Place]) -> Estimate | None:
         from gridtf.schedulers.slurm import advice

@@ -84,15 +84,13 @@ class Partition(Value):
         return max((of(group) for group in self.nodes), default=0)
 
 
-def query_partitions(
-    *, limit: float | None = None, clusters: Sequence[str] = (), hidden: bool = True
-) -> list[Partition]:
+def query_partitions(*, limit: float | None = None, clusters: Sequence[str] = (), all_: bool = True) -> list[Partition]:
     """Query sinfo for the partitions of this site.
 
     Args:
         limit: Seconds that sinfo may take; None: as any question to the queue.
         clusters: The clusters; empty: the one that commands ask by default.
-        hidden: Whether to list hidden partitions, and those that are closed to the groups of this user.
+        all_: Whether to list also hidden partitions, and those that are closed to the groups of this user.
 
     Returns:
         All partitions, in sinfo's order.
@@ -100,7 +98,7 @@ def query_partitions(
     Raises:
         SchedulerError: When sinfo fails or the controller does not answer.
     """
-    which = [*["--all"] * hidden, *[f"--clusters={','.join(clusters)}"] * bool(clusters)]
+    which = [*["--all"] * all_, *[f"--clusters={','.join(clusters)}"] * bool(clusters)]
     return parse_partitions(slurm.printed([*_SINFO, *which], limit=limit or slurm.query_limit))
 
 
@@ -184,15 +182,11 @@ def spelled(model: str, names: Sequence[str], site: Sequence[Partition]) -> tupl
         for column, found in enumerate((types, features)):
             if own := next((word for word in sorted(found) if word.lower() == model.lower()), ""):
                 return ("", own) if column else (own, "")
-        word = rf"(?i)(?<![a-z0-9]){re.escape(model)}(?![a-z0-9])"
-        like = [kind for kind in types if re.search(word, kind) and _is_part(kind) == _is_part(model)]
+        word = rf"(?i)(?<![a-z0-9]){re.escape(model)}(?![a-z0-9]|.*\dg\.)"
+        like = [kind for kind in types if re.search(word, kind)]
         if len(like) == 1:
             return like[0], ""
     return model, ""
-
-
-def _is_part(model: str) -> bool:
-    return re.search(r"(?i)\d+g\.\d+gb", model) is not None
 
 
 def list_partitions(site: Iterable[Partition], more: Callable[[Partition], str] = lambda partition: "") -> str:

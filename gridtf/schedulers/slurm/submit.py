@@ -34,13 +34,8 @@ _SHAPE = re.compile(
     r"(gres|tres-per-node)=.*\bgpu\b.*",
     re.DOTALL,
 )
-_OTHERWISE = (
-    CONSTRAINT.key,
-    GPU_MODEL.key,
-    NODELIST.key,
-    EXCLUDE.key,
-    NOTIFY.key,
-)  # these are no line as they are
+# these are no line as they are
+_OTHERWISE = tuple(option.key for option in (CONSTRAINT, GPU_MODEL, NODELIST, EXCLUDE, NOTIFY))
 _SHORT = dict(pair.split("=") for pair in _LETTERS.split())
 
 

@@ -165,8 +165,18 @@ def refusal(output: str, available: str = "", **values: Any) -> SpecError:
     [
         ({"gpus_per_node": "h100:1"}, "gpus_per_node", "no node of partition gpu has h100 GPUs", "v100"),
         ({"gpus": "h100:1"}, "gpus", "no node of partition gpu has h100 GPUs", "2 to 4 a100 each"),
-        ({"gpus": 10}, "gpus", "10 GPUs a node requested", "write nodes = 5 as well; no partition has enough"),
-        ({"gpus": "v100:8"}, "gpus", "8 GPUs with v100 a node requested", "write nodes = 2 as well; no partition has"),
+        (
+            {"gpus": 10},
+            "gpus",
+            "10 GPUs a node requested",
+            "write nodes as well, of at most 4 GPUs each; no partition has enough",
+        ),
+        (
+            {"gpus": "v100:8"},
+            "gpus",
+            "8 GPUs with v100 a node requested",
+            "write nodes as well, of at most 4 GPUs each; no partition has",
+        ),
         ({"gpu_model": "h100"}, "gpu_model", "no node of partition gpu has h100 GPUs", "1g.10gb"),
         (
             {"gpus_per_node": "a100:1", "partition": "cpu"},
