@@ -37,8 +37,9 @@ def run(arguments: Namespace) -> int:
         text = as_json(sums) if arguments.json else _table(arguments.user, arguments.since, sums)
     else:
         likes = [Like(job.find(name)) for name in arguments.job]
-        records = [{"run_dir": like.run_dir, **like.advised().to_dict()} for like in likes]
-        lines = [line for like in likes for line in (f"# {like.name}", *like.advised().lines())]
+        found = [(like, like.advised()) for like in likes]
+        records = [{"run_dir": like.run_dir, **advised.to_dict()} for like, advised in found]
+        lines = [line for like, advised in found for line in (f"# {like.name}", *advised.lines())]
         text = as_json(records) if arguments.json else "\n".join(map(plain, lines))
     output.write(f"{text}\n")
     return 0

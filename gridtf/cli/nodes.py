@@ -14,7 +14,7 @@ from gridtf import schedulers
 from gridtf.cli import output, show
 from gridtf.cli.common import new_parser
 from gridtf.cli.tasktable import table
-from gridtf.errors import NotFoundError, RunDirError
+from gridtf.errors import NotFoundError, RunDirError, UsageError
 from gridtf.jobspec import config
 from gridtf.jobspec.arguments import Parser
 from gridtf.run import hosthistory
@@ -31,6 +31,8 @@ def parser(**more: Any) -> Parser:
 
 
 def run(arguments: Namespace) -> int:
+    if arguments.forget and not arguments.hosts:
+        raise UsageError("no host is named to forget", hint="`gridtf nodes` lists the hosts: gridtf nodes forget n7")
     now, forgotten = time.time(), {*arguments.hosts}
     known = hosthistory.read(os.environ, now, config.limit_of_site("bad_hosts", os.environ))
     if unknown := forgotten - {suspect.host for suspect in known.suspects if suspect.findings}:

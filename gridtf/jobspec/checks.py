@@ -111,8 +111,9 @@ def _whole(key: str, value: object, least: int) -> None:
         meant = plain if re.fullmatch("[0-9]{1,9}", plain) and int(plain) >= least else ""
         quoted = meant and meant == value
         hint = f"write {meant}, without quotes" if quoted else f"write a number, such as {meant or max(least, 2)}"
-        if key.rpartition(".")[2] in units.GPU_KEYS and str(value)[:1].isalpha():
-            hint = f'write the number as well, such as "{value}:2"'
+        if key.rpartition(".")[2] in units.GPU_KEYS and re.search("[A-Za-z]", str(value)):
+            model = value if re.fullmatch(r"[\w.+-]+", str(value)) else "a100"
+            hint = f'write one model and a number, such as "{model}:2"'
         raise SpecError(key, f"{spell(value)} is not a whole number of {least} or more", hint=hint)
     if isinstance(value, int) and value > units.MOST:
         raise SpecError(key, f"{value} is more than the maximum, {units.MOST}")
@@ -247,7 +248,7 @@ def _environment(key: str, value: object, spec: JobSpec) -> None:
         _placeholders(f"{key}.{name}", text, spec, argument=False)  # {message} may be the format of a log
 
 
-def _parsed(key: str, value: str | int | None, parse: Callable[[str | int], object], forms: str) -> None:
+def check_parsed(key: str, value: str | int | None, parse: Callable[[str | int], object], forms: str) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, str | int):
@@ -309,19 +310,19 @@ def _check_truths(spec: JobSpec) -> None:
 
 
 def _check_sizes(spec: JobSpec) -> None:
-    _parsed("time", spec.time, units.parse_walltime, units.WALLTIME_FORMS)
-    _parsed("checkpoint_before", spec.checkpoint_before, units.parse_duration, units.WALLTIME_FORMS)
+    check_parsed("time", spec.time, units.parse_walltime, units.WALLTIME_FORMS)
+    check_parsed("checkpoint_before", spec.checkpoint_before, units.parse_duration, units.WALLTIME_FORMS)
     after: object = spec.stall_after
     if after is None:
         raise SpecError("stall_after", "it has no value", hint='write a time such as "10m", or "off"')
-    _parsed("stall_after", spec.stall_after, units.parse_pause, f'"off", {units.WALLTIME_FORMS}')
+    check_parsed("stall_after", spec.stall_after, units.parse_pause, f'"off", {units.WALLTIME_FORMS}')
     _check_end(spec)
-    _parsed("mem", spec.mem, units.parse_memory, _MEM_FORMS)
-    _parsed("mem_per_task", spec.mem_per_task, units.parse_memory, _MEM_FORMS)
-    _parsed("log_limit", spec.log_limit, units.parse_memory, _MEM_FORMS)
+    check_parsed("mem", spec.mem, units.parse_memory, _MEM_FORMS)
+    check_parsed("mem_per_task", spec.mem_per_task, units.parse_memory, _MEM_FORMS)
+    check_parsed("log_limit", spec.log_limit, units.parse_memory, _MEM_FORMS)
     if spec.mem is not None and spec.mem_per_task is not None:
         raise SpecError("mem_per_task", "memory is requested both per task and per host", hint="keep one of them")
-    _parsed("nodes", spec.nodes, units.parse_nodes, "a number, or a range such as 2-4")
+    check_parsed("nodes", spec.nodes, units.parse_nodes, "a number, or a range such as 2-4")
     least_of = {"gpus_per_node": 0, "gpus": 0, "tasks_per_node": 1, "gpus_per_task": 0, "cpus_per_task": 1}
     for key, least in {**least_of, "restarts": 0, "spare_nodes": 0}.items():
         _whole(key, getattr(spec, key), least)
@@ -420,7 +421,7 @@ def _check_tasks(spec: JobSpec) -> None:
         _whole(f"{key}.count", table.count, 0)
         _whole(f"{key}.gpus", table.gpus, 0)
         _whole(f"{key}.cpus", table.cpus, 1)
-        _parsed(f"{key}.mem", table.mem, units.parse_memory, _MEM_FORMS)
+        check_parsed(f"{key}.mem", table.mem, units.parse_memory, _MEM_FORMS)
         _check_place(key, task_type, spec)
         _check_membership(f"{key}.in_cluster", task_type, spec)
         _check_on_failure(f"{key}.on_failure", task_type, spec)

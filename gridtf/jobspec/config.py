@@ -365,7 +365,7 @@ def _configured(
             if value.error:
                 raise value.error
             if key in _AUTO and is_auto(value.value):
-                hint = "write a value; `gridtf when` shows what starts when"
+                hint = "write a value, as in each table of a partition = auto; `gridtf when` shows what starts when"
                 raise SpecError(key[0], f"only submit, sweep, when and render choose {value.value!r}", hint=hint)
         return Configured(JobSpec.from_dict(_nested(merged, keys)), sources, trusted, tuple(notes))
     except SpecError as error:

@@ -23,6 +23,7 @@ from gridtf.text import toml
 from gridtf.values import Value, fields
 
 Setting = tuple[str, Any, str]  # name of a flag or a key, its value (None: not known), a remark on it
+_GRES = r"(?:gres[:/])?gpu(?::([\w.+-]+:\d+|\d+))?"
 _OF_SUBMIT = ("wait", "follow", "quiet", "dry_run", "json")  # options of the command, not of the job
 
 
@@ -109,8 +110,11 @@ def _of_scheduler(flag: str, value: Any) -> tuple[Setting, ...]:
     if value is False:
         return ()
     if word == "gres" and value:
-        gpus = re.fullmatch(r"(?:gres[:/])?gpu(?::([\w.+-]+:\d+|\d+))?", str(value))
-        return (("gpus_per_node", gpus[1] or "1", "") if gpus else ("native", f"--gres={value}", ""),)
+        parts = {part: re.fullmatch(_GRES, part) for part in str(value).split(",")}
+        gpus = [match[1] or "1" for match in parts.values() if match]
+        setting = [("gpus_per_node", gpus[0], "")] if len(gpus) == 1 else []
+        others = ",".join(part for part, match in parts.items() if not (match and setting))
+        return (*setting, *([("native", f"--gres={others}", "")] if others else []))
     if word == "pe":
         name, _, slots = str(value or "").partition(" ")
         return ("pe", name or None, ""), ("slots", slots or None, "")

@@ -15,7 +15,7 @@ _WALLTIMES = (
 _SECONDS = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
 _MEMORY = r"(?ai)(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:i?B|i)?)?"
 _NODES = r"(?a)(\d+)(?:-(\d+))?"
-_GPUS = r"(?a)(?:(?:gres[:/])?gpu:)?(?:((?![0-9]+:)[A-Za-z0-9][\w.+-]*):)?(\d{1,18})"
+_GPUS = r"(?a)(?:(?:gres[:/])?gpu:)?(?:((?![0-9]+:)[A-Za-z0-9][\w.+-]*):)?(\d{1,18})(?:\(S:[\d,-]+\))?"
 GPU_KEYS = ("gpus_per_node", "gpus_per_task", "gpus")  # whose values may name the model of the GPUs, too
 _MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024}
 

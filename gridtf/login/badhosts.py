@@ -26,7 +26,8 @@ def considered(plan: Plan) -> Plan:
         GridtfError: The site's file of settings cannot be read, or has a wrong value.
     """
     history = hosthistory.read(os.environ, time.time(), config.limit_of_site("bad_hosts", os.environ))
-    bad = [each for each in history.bad(plan.scheduler.login.cluster(os.environ)) if each.host not in plan.spec.exclude]
+    bad = history.bad(plan.scheduler.login.cluster(os.environ))
+    bad = tuple(each for each in bad if not any(same_host(each.host, host) for host in plan.spec.exclude))
     chosen = _chosen(plan, bad) if bad and plan.spec.avoid_bad_hosts else {}
     left = [each for each in bad if each not in chosen.values()]
     notes = [*history.notes, *(f"avoid_bad_hosts leaves out {host}: {_about(each)}" for host, each in chosen.items())]

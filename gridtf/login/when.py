@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 from gridtf import schedulers
 from gridtf.errors import SpecError, UsageError
+from gridtf.jobspec.checks import check_parsed
 from gridtf.jobspec.layers import Layer, Sourced
 from gridtf.jobspec.options import Key
-from gridtf.jobspec.units import format_walltime
+from gridtf.jobspec.units import format_walltime, parse_nodes, parse_walltime
 from gridtf.login import submission
 from gridtf.schedulers import answers
 from gridtf.schedulers.api import Estimate, JobIdentity, Place, Plan
@@ -214,7 +215,11 @@ def _rank(row: Row, *, by_end: bool) -> tuple[bool, bool, float]:
 
 def _choices(wanted: Mapping[Key, str], places: Sequence[Place]) -> dict[Key, list[str | int | None]]:
     """What each value may be: the longest walltimes first, and partitions in the order of the site."""
-    lists = {key: [word.strip() for word in text[5:].split(",") if word.strip()] for key, text in wanted.items()}
+    places = [place for place in places if not place.hidden]
+    lists = {key: [*dict.fromkeys(text[5:].replace(",", " ").split())] for key, text in wanted.items()}
+    for key, parse in ((_NODES, parse_nodes), (_TIME, parse_walltime)):  # else a row that never runs
+        for text in lists.get(key, ()):
+            check_parsed(key[0], text, parse, "values with commas between them")
     choices: dict[Key, list[str | int | None]] = {}
     if _NODES in wanted:
         span = re.fullmatch(r"(?a)([1-9]\d{0,5})-([1-9]\d{0,5})", wanted[_NODES][5:].strip())
@@ -230,7 +235,7 @@ def _choices(wanted: Mapping[Key, str], places: Sequence[Place]) -> dict[Key, li
         limits = {place.limit for place in places if place.limit}
         longest = max(limits) if limits and all(place.limit for place in places) else math.inf
         times = sorted({*limits, *(hour * 3600 for hour in _HOURS if hour * 3600 <= longest)}, reverse=True)
-        choices[_TIME] = [*(lists[_TIME] or map(format_walltime, times))]
+        choices[_TIME] = [*(sorted(lists[_TIME], key=parse_walltime, reverse=True) or map(format_walltime, times))]
         if not lists[_TIME]:  # fewer walltimes rather than not all partitions
             step = -(-math.prod(map(len, choices.values())) // QUESTIONS)
             choices[_TIME] = [*dict.fromkeys((*choices[_TIME][::step], choices[_TIME][-1]))]

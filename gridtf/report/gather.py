@@ -90,7 +90,9 @@ class Material(Value):
         return {name: tuple(gpus) for host in hosts.values() for name, gpus in host.get("gpus", {}).items()}
 
 
-def gather(run: RunDir, now: float, view: JobView | None = None, *, with_code: bool = False) -> Material:
+def gather(
+    run: RunDir, now: float, view: JobView | None = None, *, with_code: bool = False, curves: bool = True
+) -> Material:
     """Read a job.
 
     Args:
@@ -98,6 +100,7 @@ def gather(run: RunDir, now: float, view: JobView | None = None, *, with_code: b
         now: Seconds since the epoch.
         view: Its state, where that is known already.
         with_code: Whether to read how its code differs from its commit.
+        curves: Whether to make the curves of its usage, which takes as long as all else.
 
     Raises:
         RunDirError: When the run directory cannot be listed.
@@ -105,23 +108,23 @@ def gather(run: RunDir, now: float, view: JobView | None = None, *, with_code: b
     try:
         with reduced.unpacked(run) as place:
             if place is not run:  # an element of a sweep that has ended: its attempts are packed
-                made = _gather(place, now, None, with_code=False)
+                made = _gather(place, now, None, with_code=False, curves=curves)
                 code = {**(code_of(run) or {}), **made.code}  # of the sweep, and the Python of the attempt
                 diff = _Reader(run.path).text(registry.whole(run).diff) if with_code else None
                 view = made.view.replace(run_dir=run.path, output_dir=run.output)
                 return made.replace(view=view, code=code, diff=diff)
     except RunDirError:  # the archive is another user's
         pass
-    return _gather(run, now, view, with_code=with_code)
+    return _gather(run, now, view, with_code=with_code, curves=curves)
 
 
 def gather_all(run: RunDir, now: float, view: JobView | None = None) -> Iterator[Material]:
-    """Read a job, or the elements of an array; as gather."""
-    elements = registry.elements_of(run)
-    yield from (gather(one, now) for one in elements) if elements else [gather(run, now, view)]
+    """Read a job, or the elements of an array, without curves; as gather."""
+    for one in (elements := registry.elements_of(run)) or [run]:
+        yield gather(one, now, None if elements else view, curves=False)
 
 
-def _gather(run: RunDir, now: float, view: JobView | None, *, with_code: bool) -> Material:
+def _gather(run: RunDir, now: float, view: JobView | None, *, with_code: bool, curves: bool) -> Material:
     reader = _Reader(run.path)
     view = view or jobs.views([run])[0]
     submitted = reader.record(run.submitted, recordtypes.Submitted)
@@ -131,10 +134,11 @@ def _gather(run: RunDir, now: float, view: JobView | None, *, with_code: bool) -
     told = tuple(_told(reader, attempt, events.get(attempt.number, [])) for attempt in run.attempts())
     if told and not told[-1].hosts:  # of gridtf_join, or of an older gridtf
         told = (*told[:-1], told[-1].replace(hosts=_of_view(view)))
-    usage = Usage()
+    usage = Usage(curves=curves)
     for sample in reader.each(history.samples(run)):
         usage.add(sample)
-    _add_last(usage, view, told[-1].hosts if told else {}, now)
+    if curves:
+        _add_last(usage, view, told[-1].hosts if told else {}, now)
     return Material(
         view=view,
         submitted=submitted,

@@ -83,6 +83,9 @@ class Used(Fields):
 class Usage:
     """What a job has used.
 
+    Args:
+        curves: Whether to make curves, and so all that is known of steps and values.
+
     Attributes:
         samples: The number of samples.
         begin: The time of the first sample; None without one.
@@ -98,7 +101,7 @@ class Usage:
         odd: Name of a value -> (time, step, task) when it was no finite number for the first time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, curves: bool = True) -> None:
         self.samples = 0
         self.begin: float | None = None
         self.end = 0.0
@@ -112,6 +115,7 @@ class Usage:
         self.steps: dict[str, tuple[int, int]] = {}
         self.odd: dict[str, tuple[float, int, str]] = {}
         self._before: dict[tuple[int, str], float] = {}
+        self._curved = curves
 
     def add(self, sample: Record) -> None:
         """Add a sample, with the number of its ``attempt``; those of a host in the order in which they were taken."""
@@ -141,11 +145,13 @@ class Usage:
         else:
             used.memory = max(used.memory, memory)
         for measure, key in ((GPU, "use"), (GPU_MEMORY, "memory"), (POWER, "power")):
-            if key in gpu:
+            if key in gpu and self._curved:
                 self.curves[measure][device].add(time, gpu[key])
 
     def _add_task(self, name: str, task: Mapping[str, Any], time: float, seconds: float) -> None:
         self.tasks[name].add(seconds, task["cpu"], task["memory"])
+        if not self._curved:
+            return
         for measure in (CPU, MEMORY, READ, WRITTEN, RATE):
             if measure in task:
                 self.curves[measure][name].add(time, task[measure])

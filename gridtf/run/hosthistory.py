@@ -212,5 +212,6 @@ def _of_site(site: Limit) -> tuple[dict[str, str], str]:
         data, _ = files.read(Path("/", site.value), str(site.value), trusted=(site.owner or 0,))
     except (OSError, GridtfError) as error:
         return {}, plain(f"{site.source}: bad_hosts is not read: {error}")
-    rows = (row.partition(" ") for row in data.decode(errors="replace").splitlines() if row[:1] not in ("#", ""))
-    return {host: why.strip() or "no reason is given" for host, _, why in rows}, ""
+    lines = data.decode(errors="replace").splitlines()
+    rows = (line.split(maxsplit=1) for line in lines if line.strip()[:1] not in ("#", ""))
+    return {row[0]: row[1].strip() if row[1:] else "no reason is given" for row in rows}, ""

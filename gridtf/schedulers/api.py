@@ -166,12 +166,14 @@ class Place(Value):
         most_nodes: Most hosts of a job; None where that is not known.
         limit: Longest walltime of a job in seconds; None: no limit, or none that is known.
         offer: What its scheduler knows of it.
+        hidden: Whether it is chosen only where it is named: the site hides it, or it is closed to this user.
     """
 
     name: str
     most_nodes: int | None = None
     limit: int | None = None
     offer: Any = None
+    hidden: bool = False
 
 
 class Estimate(Value):

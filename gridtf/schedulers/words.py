@@ -104,6 +104,7 @@ def refuse_native(text: str, option: str, value: str) -> NoReturn:
 
     hint = synonyms.key(option.replace("-", "_"), value or None, OPTIONS)
     why = "gridtf places the tasks, and would not know of it"
+    other = "write gpus_per_task and cpus_per_task"
     raise SpecError(
-        "native", f"{text} is requested by a key", why=why, hint=hint or "write gpus_per_task and cpus_per_task"
+        "native", f"{text} is requested by a key", why=why, hint=other if not hint or text in hint else hint
     )

@@ -79,6 +79,15 @@ def test_estimates_of_a_filled_slurm_come_true(slurm: Bed) -> None:
         assert (closed["start"], closed["never"]) == (None, False)
         assert closed["why"] == "the job waits until its partition is up: short (down)"
 
+    hide, show = (f"scontrol update partitionname=short hidden={answer}" for answer in ("yes", "no"))
+    with undone(bed, hide, show):
+        assert {name for name, _, _ in asked(bed, *words)} == {"gpu", "cpu", "scavenge"}
+        (row,) = asked(bed, "--partition", "short", "--nodes", "1", "--time", "1h").values()
+        assert row["why"].startswith("01:00:00 is more than partition short allows")
+    shut, open_ = (f"scontrol update partitionname=short allowgroups={who}" for who in ("root", "all"))
+    with undone(bed, shut, open_):
+        assert {name for name, _, _ in asked(bed, *words)} == {"gpu", "cpu", "scavenge"}
+
     waits = ClusterJob(bed, "--scheduler", "slurm", *words, "--name", "waits", "--", "true")
 
     def expected() -> float | None:

@@ -61,6 +61,7 @@ class ComponentRequest(Value):
         gpu_type: Type of the GPUs; empty: any.
         features: Features that the nodes must have; empty also where the expression is more than a list.
         tasks: Training tasks per node, which share its CPUs.
+        hosts: Nodes that the job must have, of those that it may have.
     """
 
     partitions: tuple[str, ...]
@@ -73,6 +74,7 @@ class ComponentRequest(Value):
     gpu_type: str = ""
     features: tuple[str, ...] = ()
     tasks: int = 1
+    hosts: int = 0
 
     def gpus_on(self, node: Nodes) -> int:
         """How many GPUs a node has for it."""
@@ -166,6 +168,7 @@ def _requested(options: Mapping[str, str], keys: Mapping[str, str]) -> Component
         features=tuple(constraint.split("&") if re.fullmatch(r"[\w.+&-]+", constraint) else ()),
         cpus=cpus,
         tasks=tasks,
+        hosts=len({*hostlist.expand(options.get("nodelist", ""))}),
         mem=max(mem, gpus * per_gpu, cpus * per_cpu),
         time=parsed(parse_walltime, options.get("time")),
         keys={**keys, "gpus": keys.get(gpu_option, gpu_option)},
@@ -364,6 +367,8 @@ def judge(
         chosen = [partition for request in requests for partition in _chosen(request, partitions)]
         if unusable := offers.unusable_nodes(chosen):
             return (f"the job waits for nodes that cannot be used now: {unusable}",)
+        if any(0 < request.hosts < request.nodes for request in requests):  # refused with --test-only alone: 22.05
+            return ("Slurm does not tell whether other hosts can join those of nodelist",)
         if partitions and reserved():  # sbatch queues such a job without --test-only
             return ("the job waits for nodes that are reserved: `scontrol show reservation` lists them",)
     if _NOT_YET.search(output) and any("reservation" in request.keys for request in requests):
@@ -507,6 +512,8 @@ def _too_much(request: ComponentRequest, partition: Partition, partitions: Seque
     for row, (option, amount, problem, offer) in enumerate(limits):
         if amount > (most := has(partition)[row]):
             hint = _alternatives(offer, [other for other in partitions if has(other)[row] >= amount], partitions, show)
+            if most and request.key(option) == "gpus":  # as Slurm, which spreads them over hosts
+                hint = f"write nodes as well, of at most {most} GPUs each; {hint}"
             return SpecError(request.key(option), problem.format(partition.name, most), hint=hint)
     return None
 

@@ -17,6 +17,7 @@ from gridtf.schedulers.login import CommandLogin, check_shared
 from gridtf.schedulers.slurm import query, submit
 from gridtf.schedulers.slurm.commands import slurm
 from gridtf.schedulers.slurm.hostlist import expand
+from gridtf.text import some
 
 if TYPE_CHECKING:
     from gridtf.findings import Examination
@@ -50,7 +51,10 @@ class SlurmLogin(CommandLogin):
 
     def resolve(self, spec: JobSpec, *, in_job: bool = False) -> Request:
         request = super().resolve(spec, in_job=in_job)
-        hosts = len(expand(",".join(spec.nodelist))) if spec.nodelist else 0
+        listed = {*expand(",".join(spec.nodelist))}
+        if both := listed and listed & {*expand(",".join(spec.exclude))}:
+            raise SpecError("exclude", f"nodelist has {some(sorted(both))} as well", hint="leave out one of them")
+        hosts = len(listed)
         if hosts > request.allocated_nodes[1]:
             if spec.nodes is not None:
                 what = f"the job must use {hosts} hosts, but nodes is {spec.nodes}"
@@ -98,8 +102,9 @@ class SlurmLogin(CommandLogin):
     def places(self) -> Sequence[Place]:
         from gridtf.schedulers.slurm import offers
 
-        found = sorted(offers.query_partitions(), key=lambda one: not one.default)
-        return [Place(one.name, min(one.most_nodes or one.size, one.size), one.limit, one) for one in found]
+        shown = {one.name for one in offers.query_partitions(all_=False)}
+        each = sorted(offers.query_partitions(), key=lambda one: not one.default)
+        return [Place(p.name, min(p.most_nodes or p.size, p.size), p.limit, p, p.name not in shown) for p in each]
 
     def foreseen(self, plan: Plan, places: Sequence[Place]) -> Estimate | None:
         from gridtf.schedulers.slurm import advice

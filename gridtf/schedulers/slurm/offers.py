@@ -14,7 +14,7 @@ from gridtf.values import Value
 Parsed = TypeVar("Parsed")
 
 # sinfo(1), --format. --exact: nodes are grouped only when their configurations are identical.
-_SINFO = ("sinfo", "--noheader", "--all", "--exact", "--format=%P|%a|%l|%s|%D|%T|%c|%m|%G|%N|%f")
+_SINFO = ("sinfo", "--noheader", "--exact", "--format=%P|%a|%l|%s|%D|%T|%c|%m|%G|%N|%f")
 _WORKS = frozenset({"idle", "mixed", "allocated", "completing", "planned", "blocked"})
 # gpu:4   gpu:a100:4(S:0-1)   tpu:2,gpu:v100:8
 _GPUS = re.compile(r"(?:^|,)gpu(?::([^:,()]+))?:(\d{1,18})(?=[(,]|$)", re.ASCII)
@@ -84,12 +84,13 @@ class Partition(Value):
         return max((of(group) for group in self.nodes), default=0)
 
 
-def query_partitions(*, limit: float | None = None, clusters: Sequence[str] = ()) -> list[Partition]:
+def query_partitions(*, limit: float | None = None, clusters: Sequence[str] = (), all_: bool = True) -> list[Partition]:
     """Query sinfo for the partitions of this site.
 
     Args:
-        clusters: The clusters; empty: the one that commands ask by default.
         limit: Seconds that sinfo may take; None: as any question to the queue.
+        clusters: The clusters; empty: the one that commands ask by default.
+        all_: Whether to list also hidden partitions, and those that are closed to the groups of this user.
 
     Returns:
         All partitions, in sinfo's order.
@@ -97,7 +98,7 @@ def query_partitions(*, limit: float | None = None, clusters: Sequence[str] = ()
     Raises:
         SchedulerError: When sinfo fails or the controller does not answer.
     """
-    which = [f"--clusters={','.join(clusters)}"] * bool(clusters)
+    which = [*["--all"] * all_, *[f"--clusters={','.join(clusters)}"] * bool(clusters)]
     return parse_partitions(slurm.printed([*_SINFO, *which], limit=limit or slurm.query_limit))
 
 
@@ -166,7 +167,8 @@ def spelled(model: str, names: Sequence[str], site: Sequence[Partition]) -> tupl
     """How a site calls a model of GPUs.
 
     Args:
-        model: As the user calls it; upper and lower case are alike.
+        model: As the user calls it; upper and lower case are alike, and a word of the only type that has it will do,
+            such as a100 of nvidia_a100-sxm4-80gb. Parts of a GPU (MIG) are not meant by the name of a whole one.
         names: The partitions that the job names.
         site: All partitions; empty where they are not known.
 
@@ -180,6 +182,10 @@ def spelled(model: str, names: Sequence[str], site: Sequence[Partition]) -> tupl
         for column, found in enumerate((types, features)):
             if own := next((word for word in sorted(found) if word.lower() == model.lower()), ""):
                 return ("", own) if column else (own, "")
+        word = rf"(?i)(?<![a-z0-9]){re.escape(model)}(?![a-z0-9]|.*\dg\.)"
+        like = [kind for kind in types if re.search(word, kind)]
+        if len(like) == 1:
+            return like[0], ""
     return model, ""
 
 

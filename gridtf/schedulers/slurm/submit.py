@@ -30,15 +30,12 @@ _LETTERS = (
     "q=qos t=time w=nodelist x=exclude"
 )
 _SHAPE = re.compile(
-    r"(nodes|ntasks.*|gpus.*|cpus-per-(task|gpu)|tres-per-task|(gres|tres-per-node)=.*\bgpu)\b.*", re.DOTALL
+    r"(nodes|ntasks(-per-(node|gpu|tres))?|gpus.*|cpus-per-(task|gpu)|tres-per-task)=.*|"
+    r"(gres|tres-per-node)=.*\bgpu\b.*",
+    re.DOTALL,
 )
-_OTHERWISE = (
-    CONSTRAINT.key,
-    GPU_MODEL.key,
-    NODELIST.key,
-    EXCLUDE.key,
-    NOTIFY.key,
-)  # these are no line as they are
+# these are no line as they are
+_OTHERWISE = tuple(option.key for option in (CONSTRAINT, GPU_MODEL, NODELIST, EXCLUDE, NOTIFY))
 _SHORT = dict(pair.split("=") for pair in _LETTERS.split())
 
 

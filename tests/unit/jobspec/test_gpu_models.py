@@ -23,6 +23,7 @@ from tests.support.rendering import plan
         ("gres/gpu:A100-SXM4:4", 4, "A100-SXM4"),
         ("1g.10gb:2", 2, "1g.10gb"),
         ("2080ti:2", 2, "2080ti"),
+        ("gpu:a100:4(S:0-1)", 4, "a100"),  # as sinfo shows it
     ],
 )
 def test_number_and_model_are_split(value: str, number: int, model: str | None) -> None:
@@ -153,10 +154,20 @@ def test_ranks_have_gpus_of_one_model() -> None:
         JobSpec(command=["x"], gpu_model="a100", mpi=True, **leader(gpu_model="v100"))
 
 
-def test_model_without_a_number_says_what_to_write() -> None:
+@pytest.mark.parametrize(
+    ("value", "write"),
+    [
+        ("v100", "v100:2"),
+        ("2080ti", "2080ti:2"),
+        ("4:v100", "a100:2"),
+        ("v100:4:2", "a100:2"),
+        ("k80:2,v100:2", "a100:2"),
+    ],
+)
+def test_wrong_number_with_a_model_says_what_to_write(value: str, write: str) -> None:
     with pytest.raises(SpecError) as caught:
-        JobSpec(command=["x"], gpus_per_node="a100")  # type: ignore[arg-type]
-    assert caught.value.hint == 'write the number as well, such as "a100:2"'
+        JobSpec(command=["x"], gpus_per_node=value)  # type: ignore[arg-type]
+    assert caught.value.hint == f'write one model and a number, such as "{write}"'
 
 
 def test_model_alone_requests_a_gpu_for_each_task() -> None:

@@ -47,6 +47,8 @@ def test_no_word_stands_in_two_rows() -> None:
         ("--gres", "gpu:2", "--gpus-per-node 2"),
         ("--gres", "gpu", "--gpus-per-node 1"),
         ("--gres", "shard:2", "--native=--gres=shard:2"),
+        ("--gres", "gpu:a100:2,tmp:5", "--gpus-per-node a100:2 --native=--gres=tmp:5"),
+        ("--gres", "gpu:a100:2,gpu:v100:2", "--native=--gres=gpu:a100:2,gpu:v100:2"),
         ("--comment", "two words", "--native='--comment=two words'"),
         ("--requeue", None, "--native=--requeue"),
         ("-l", "h_rt=3600", "--time 01:00:00"),

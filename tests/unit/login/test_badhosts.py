@@ -83,7 +83,7 @@ def test_bad_hosts_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told[0] == (
         "n5 was bad in 3 of your jobs (lost: no heartbeat): --exclude n5 leaves it out, --avoid-bad-hosts any such host"
     )
-    assert plan(avoid=False, nodes=2, exclude=("n5", "n2")).bad_hosts == ()
+    assert plan(avoid=False, nodes=2, exclude=("n5.cluster", "N2")).bad_hosts == ()
     found("n6", "n7", "n8")
     assert plan(avoid=False, nodes=2).bad_hosts[3:] == ("`gridtf nodes` shows 2 more bad hosts",)
 
@@ -209,6 +209,8 @@ def test_nodes_shows_and_forgets(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\x1b[31m" not in shown
     assert "1 finding" in shown
     assert main(["nodes", "forget", "n9"]) == 2
+    assert main(["nodes", "forget"]) == 2
+    assert "no host is named to forget" in capsys.readouterr().err
     assert main(["nodes", "forget", "n2", "n4"]) == 0
     capsys.readouterr()
     assert main(["nodes"]) == 0

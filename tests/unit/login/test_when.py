@@ -32,6 +32,7 @@ class Site(FakeScheduler):
         self.now = time.time()
         self.waits: dict[str, float | None] = {"gpu": 2 * HOUR, "short": 600, "old": None}
         self.limits: dict[str, int | None] = {"short": HOUR}
+        self.hidden: set[str] = set()
         self.by_shape: dict[tuple[int, int | None], float] = {}
         self.asked: list[tuple[str, int, int | None]] = []
 
@@ -42,7 +43,7 @@ class Site(FakeScheduler):
         return (f"{plan.spec.partition} {plan.request.nodes} {plan.request.walltime} {plan.request.gpus_per_node}",)
 
     def places(self) -> Sequence[Place]:
-        return [Place(name, 8, self.limits.get(name)) for name in self.waits]
+        return [Place(name, 8, self.limits.get(name), hidden=name in self.hidden) for name in self.waits]
 
     def foreseen(self, plan: Plan, places: Sequence[Place]) -> Estimate | None:
         limit = self.limits.get(plan.spec.partition or "")
@@ -114,6 +115,13 @@ def test_only_the_partitions_listed_are_chosen_from(site: Site, capsys: Captured
     assert {name for name, *_ in site.asked} == {"gpu", "old"}
 
 
+def test_hidden_partitions_are_asked_about_only_by_name(site: Site, capsys: Captured) -> None:
+    site.hidden = {"short"}
+    assert {row["partition"] for row in rows("--nodes", "1", capsys=capsys)} == {"gpu", "old"}
+    assert {row["partition"] for row in rows("--partition", "short,gpu", capsys=capsys)} == {"short", "gpu"}
+    assert render("--partition", "auto", "--time", "30m", capsys=capsys)[0]["partition"][0] == "gpu"
+
+
 def test_where_no_start_is_known_the_first_partition_is_taken_and_a_note_says_so(site: Site, capsys: Captured) -> None:
     site.waits = {"gpu": None, "old": None}
     found, notes = render("--partition", "auto", "--time", "30m", capsys=capsys)
@@ -139,6 +147,22 @@ def test_time_auto_is_the_longest_of_the_walltimes_that_start_first(site: Site, 
     assert found["time"][0] == "04:00:00"
     assert site.asked[0] == ("gpu", 1, 48 * HOUR)
     assert "auto is for jobs that go on after their walltime" in refused("--time", "auto", capsys=capsys)
+
+
+def test_listed_walltimes_are_tried_from_the_longest_on(site: Site, capsys: Captured) -> None:
+    more = ("--partition", "gpu", "--continue", "2", "--checkpoint-before", "5m")
+    assert render("--time", "auto:1h,8h,1h", *more, capsys=capsys)[0]["time"][0] == "8h"
+    assert site.asked == [("gpu", 1, 8 * HOUR), ("gpu", 1, HOUR)]
+
+
+@pytest.mark.parametrize(
+    ("flag", "values", "wrong"),
+    [("--nodes", "2,x", "'x' is not a node count"), ("--time", "1h,x", "'x' is not a walltime")],
+)
+def test_a_wrong_value_of_a_list_is_refused(site: Site, flag: str, values: str, wrong: str, capsys: Captured) -> None:
+    assert main(["when", flag, values]) == 2
+    assert f"{flag[2:]}: {wrong}" in capsys.readouterr().err
+    assert not site.asked
 
 
 def test_time_auto_stays_within_the_site_s_limits(

@@ -12,7 +12,7 @@ import pytest
 from gridtf.jobspec.config import Typed, configure
 from gridtf.jobspec.spec import JobSpec
 from gridtf.report.advice import Advised
-from gridtf.report.gather import gather
+from gridtf.report.gather import gather, gather_all
 from gridtf.run import jsonlines
 from gridtf.run.rundir import RunDir
 from tests.support import recordedruns
@@ -269,6 +269,17 @@ def test_attempt_that_ran_out_of_memory(make: Callable[..., RunDir]) -> None:
     run = told(make(), state="OUT_OF_MEMORY")
     recordedruns.make(run.path, workers=2, begin=recordedruns.BEGIN + 3600)
     assert "# nothing is advised on memory: it has ended OUT_OF_MEMORY, and needs more than it had" in lines(run)
+
+
+def test_advice_needs_no_curves(make: Callable[..., RunDir]) -> None:
+    run = make("one", gpus=1)
+    (material,), whole = (
+        gather_all(run, 0.0),
+        gather(run, 0.0),
+    )  # curves would take as long as all else: think of arrays
+    assert not material.usage.curves
+    assert whole.usage.curves
+    assert Advised([material]).to_dict() == Advised([whole]).to_dict()
 
 
 def test_largest_of_all_elements(make: Callable[..., RunDir]) -> None:

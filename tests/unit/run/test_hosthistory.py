@@ -167,7 +167,7 @@ def test_one_line_of_the_site_is_enough_and_only_the_site_can_write_it(
     environ: Mapping[str, str], tmp_path: Path
 ) -> None:
     file = tmp_path / "bad-hosts"
-    file.write_text("# marked by staff\n\nn7 GPU 3 has fallen off the bus\nn8\n")
+    file.write_text("# marked by staff\n \n n7\tGPU 3 has fallen off the bus \n  # and\nn8\n")
     site = Limit(str(file), "site.toml:3", os.getuid())
     hosthistory.note(environ, [lost("n7", "1")])
     assert bad(environ, site=site) == ["n7", "n8"]

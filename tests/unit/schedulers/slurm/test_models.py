@@ -55,6 +55,23 @@ def test_models_are_requested_as_the_site_counts_them(values: dict[str, Any], ex
     assert directives(**values) == expected
 
 
+@pytest.mark.parametrize(
+    ("model", "types", "found"),
+    [
+        ("A100", "nvidia_a100-sxm4-80gb:4,gpu:nvidia_a100_1g.10gb:7", "nvidia_a100-sxm4-80gb"),
+        ("1g.10gb", "nvidia_a100-sxm4-80gb:4,gpu:nvidia_a100_1g.10gb:7", "nvidia_a100_1g.10gb"),
+        ("a100", "nvidia_a100-sxm4-40gb:4,gpu:nvidia_a100-sxm4-80gb:4", "a100"),  # which one?
+        ("a100", "nvidia_a100_1g.10gb:7", "a100"),
+        ("a10", "nvidia_a100:4", "a10"),
+        ("h100", "nvidia_gh100:4", "h100"),
+        ("a100", "a100:4,gpu:nvidia_a100-sxm4-80gb:4", "a100"),
+    ],
+)
+def test_a_word_of_one_type_only_is_its_name(model: str, types: str, found: str) -> None:
+    site = parse_partitions(f"gpu*|up|7-00:00:00|1-infinite|1|idle|8|16000|gpu:{types}|n1|ib")
+    assert spelled(model, (), site) == (found, "")
+
+
 def test_unknown_site_has_types() -> None:
     made = plan("slurm", name="x", gpus_per_node="V100:4")
     assert "--gpus-per-node=V100:4" in scheduler.login.directives(made)
@@ -68,6 +85,7 @@ def test_unknown_site_has_types() -> None:
         ({"gpu_model": "a 100", "gpus_per_node": 4}, "gpu_model", "a directive line cannot contain"),
         ({"constraint": "ib #"}, "constraint", "a directive line cannot contain"),
         ({"nodelist": ["n 1"]}, "nodelist", "a directive line cannot contain"),
+        ({"nodelist": ["n[1-3]"], "exclude": ["n4", "n[2-3]"]}, "exclude", "nodelist has n2, n3 as well"),
         ({"nodelist": ["n[1-3]"], "nodes": 2}, "nodelist", "the job must use 3 hosts, but nodes is 2"),
         ({"qos": ""}, "qos", "not a non-empty string"),
         (
@@ -84,6 +102,7 @@ def test_what_no_line_can_say_is_refused(values: dict[str, Any], key: str, what:
 
 
 def test_hosts_that_must_be_used_are_the_number_of_nodes() -> None:
+    assert plan("slurm", nodelist=["n1", "n[1-2]"]).request.nodes == (2, 2)
     assert plan("slurm", nodelist=["n[1-3]", "n7"]).request.nodes == (4, 4)
     assert plan("slurm", nodelist=["n1"], tasks={"worker": {"count": 4}}, tasks_per_node=2).request.nodes == (2, 2)
 
@@ -93,6 +112,8 @@ def test_hosts_that_must_be_used_are_the_number_of_nodes() -> None:
     [
         ("--gres=gpu:a100:4", 'write gpus_per_node = "a100:4"'),
         ("--gres=gpu", "write gpus_per_node = 1"),
+        ("--gres=lscratch:100,gpu:2,tmp:5", 'write gpus_per_node = 2 and native = ["--gres=lscratch:100,tmp:5"]'),
+        ("--gres=gpu:a100:2,gpu:v100:2", "write gpus_per_task and cpus_per_task"),
         ("--gpus-per-node a100:2", 'write gpus_per_node = "a100:2"'),
         ("-G4", "write gpus = 4"),
         ("--gpus-per-task=1", "write gpus_per_task = 1"),
@@ -111,12 +132,25 @@ def test_native_options_for_the_shape_of_a_job_are_refused(option: str, write: s
     assert (caught.value.key, caught.value.hint) == ("native", write)
 
 
-@pytest.mark.parametrize("option", ["--nodes=3", "-N2-3", "--gres=tmp:5", "--gpu-bind=none", "--qos=x", "--mem=0"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("--nodes=3", "-N2-3", "--gres=tmp:5", "--gres=shard:1", "--gpu-bind=none", "--qos=x", "--mem=0"),
+        *("--ntasks-per-core=1", "--ntasks-per-socket=2"),
+    ],
+)
 def test_other_native_options_are_passed_on(option: str) -> None:
     assert option in scheduler.login.directives(plan("slurm", nodes="2-3", native=[option]))
 
 
 SHAPE = "allocation failure: Requested node configuration is not available\n"
+
+
+def test_other_hosts_may_join_those_of_nodelist() -> None:
+    # seen on 22.05.8: sbatch takes the job that it refuses with --test-only
+    made = plan("slurm", nodelist=["n1"], nodes=2).replace(site=SITE)
+    (note,) = advice.judge(advice.component_requests(made, {}), 1, SHAPE, SITE)
+    assert note == "Slurm does not tell whether other hosts can join those of nodelist"
 
 
 def refusal(output: str, available: str = "", **values: Any) -> SpecError:
@@ -131,6 +165,18 @@ def refusal(output: str, available: str = "", **values: Any) -> SpecError:
     [
         ({"gpus_per_node": "h100:1"}, "gpus_per_node", "no node of partition gpu has h100 GPUs", "v100"),
         ({"gpus": "h100:1"}, "gpus", "no node of partition gpu has h100 GPUs", "2 to 4 a100 each"),
+        (
+            {"gpus": 10},
+            "gpus",
+            "10 GPUs a node requested",
+            "write nodes as well, of at most 4 GPUs each; no partition has enough",
+        ),
+        (
+            {"gpus": "v100:8"},
+            "gpus",
+            "8 GPUs with v100 a node requested",
+            "write nodes as well, of at most 4 GPUs each; no partition has",
+        ),
         ({"gpu_model": "h100"}, "gpu_model", "no node of partition gpu has h100 GPUs", "1g.10gb"),
         (
             {"gpus_per_node": "a100:1", "partition": "cpu"},
