@@ -76,9 +76,12 @@ def _table(name: str, first: float, sums: Mapping[str, Any]) -> str:
     from gridtf.cli.tasktable import table
 
     day, states = time.strftime("%Y-%m-%d", time.localtime(first)), sums["states"]
+    told = f"{plain(name)}: {counted(sum(states.values()), 'job')} since {day}"
+    if not states:
+        return told
     parts = ", ".join(f"{count} {state}" for state, count in states.items())
     rows = [("RESOURCE", "ASKED", "USED", "JOBS")]
     for what, one in sums["totals"].items():
         asked = "-" if one["asked"] is None else f"{one['asked']:.1f}"
         rows.append((what, asked, f"{one['used']:.1f}", str(one["jobs"])))
-    return f"{plain(name)}: {counted(sum(states.values()), 'job')} since {day}: {parts}\n\n{table(rows)}"
+    return f"{told}: {parts}\n\n{table(rows)}"

@@ -48,7 +48,7 @@ def parse(name: str, value: object) -> Any:
     key = f"limits.{name}"
     texts = {"message": "a text for users whose job is refused", "bad_hosts": "the absolute path of a file"}
     if name in texts:
-        if isinstance(value, str):
+        if isinstance(value, str) and (name == "message" or value.startswith("/")):
             return value
         raise SpecError(key, f"expected {texts[name]}")
     if name in _SWITCHES:
@@ -81,9 +81,11 @@ def check(spec: JobSpec, sources: Mapping[str, str], limits: Mapping[str, Limit]
         SpecError: For the first limit that the job exceeds, or the first required key that it lacks.
     """
     advice = str(limits["message"].value) if "message" in limits else ""
-    spec = spec.with_gpus_per_node
+    made = spec.with_gpus_per_node
     for name, (key, requested) in _MOST.items():
-        count = requested(spec)
+        count = requested(made)
+        if made is not spec and getattr(spec, key, "") is None:  # computed from it
+            key = "gpus"
         if name in limits and count is not None and count > limits[name].value:
             most, shown = limits[name].value, str(count)
             if name == "max_time":

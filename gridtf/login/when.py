@@ -43,7 +43,7 @@ class Row(Value):
 
     Attributes:
         partition: Its partition or queue; empty: none is named.
-        nodes: Its hosts: ``4`` or ``2-4``.
+        nodes: Its hosts: ``4`` or ``2-4``; empty where it asks for slots, on any number of hosts.
         walltime: Its walltime in seconds; None: none is asked for.
         estimate: When it would start.
         wait: Seconds until then, 0 for a start at once; None where it is not known.
@@ -169,9 +169,10 @@ class Forecast:
     def _row(self, plan: Plan, estimate: Estimate, chosen: Mapping[Key, str | int | None]) -> Row:
         request, start, now = plan.request, estimate.start, time.time()
         low, high = request.nodes
+        spread = plan.scheduler.login.slots(request) and request.chosen("nodes") is None  # over any number of hosts
         row = Row(
             plan.spec.partition or "",
-            str(low) if low == high else f"{low}-{high}",
+            "" if spread else str(low) if low == high else f"{low}-{high}",
             request.walltime,
             estimate,
             hours=hours(plan),
@@ -180,7 +181,7 @@ class Forecast:
         if start is None:
             return row
         runtime = self.like.runtime if self.like else None
-        needed = runtime and runtime[0] * runtime[1] / low
+        needed = runtime and (runtime[0] if spread else runtime[0] * runtime[1] / low)
         limit = request.walltime or math.inf
         if needed and needed > limit and not self._everything and not plan.spec.continuations:
             what = f"it needs {duration(needed)}, more than its walltime"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,7 @@ def test_sums_of_a_user_tell_nothing_of_a_single_job(here: Path, capsys: Capture
             word for word in (SECRET, str(here), "4711") if word in text
         }
     assert main(["advise", "--user", ME]) == 0  # of the last 30 days
-    assert capsys.readouterr().out.startswith(f"{ME}: 0 jobs since ")
+    assert re.fullmatch(rf"{ME}: 0 jobs since [\d-]+\n", capsys.readouterr().out)
 
 
 def test_errors(here: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:

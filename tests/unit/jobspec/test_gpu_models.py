@@ -103,7 +103,7 @@ def test_gpus_of_the_whole_job_that_fit_no_hosts_are_refused(values: dict[str, A
 def test_limit_of_the_site_counts_all_gpus(tmp_path: Path) -> None:
     site = tmp_path / "site.toml"
     site.write_text("[limits]\nmax_gpus_per_node = 4\n")
-    with pytest.raises(UsageError, match="8 requested, the site allows 4"):
+    with pytest.raises(UsageError, match="--gpus: 8 requested, the site allows 4"):
         read("--gpus 8 -- x", tmp_path, {"GRIDTF_SITE_CONFIG": str(site)})
 
 

@@ -248,6 +248,19 @@ def test_like_tells_when_it_should_end_and_on_what_that_rests(site: Site, capsys
     assert "its rate is taken to grow with the hosts" in capsys.readouterr().err
 
 
+def test_slots_lie_on_any_number_of_hosts(
+    site: Site, capsys: Captured, rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Grid Engine: no number is shown, and the expected end is by the time that the past job ran."""
+    monkeypatch.setattr(Site, "slots", lambda self, request: "8")
+    past = recordedruns.make(rough_path / "past", workers=2, minutes=60.0)
+    words = ("--partition", "gpu", "--workers", "8", "--time", "3h", "--like", str(past.path))
+    (row,) = rows(*words, capsys=capsys)
+    assert (row["nodes"], row["expected"] - row["start"]) == ("", pytest.approx(HOUR, rel=0.02))
+    (row,) = rows(*words, "--nodes", "4", capsys=capsys)
+    assert (row["nodes"], row["expected"] - row["start"]) == ("4", pytest.approx(HOUR / 2, rel=0.02))
+
+
 def test_a_command_asks_twelve_questions_and_says_how_many_are_left(site: Site, capsys: Captured) -> None:
     assert main(["when", "--nodes", "1,2,3,4,5", "--time", "10m,20m,30m"]) == 0
     captured = capsys.readouterr()
