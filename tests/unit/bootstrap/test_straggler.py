@@ -142,6 +142,23 @@ def test_only_the_chief_tells_its_steps() -> None:
     assert judged(n0=waits, n1=waits, n3=waits, n2=of_task(rate=0.0, delay=3.0)) is None
     assert judged(n0=silent(), n1=waits, n3=silent(), n2=silent(delay=3.0)) is None
 
+    def waits_for_seconds(sample: Record, task: Record) -> None:  # its rate is that of the last steps
+        task["step"] = min(20, task["step"])
+        sample["links"] = dict.fromkeys(sample["links"], 0.001)
+
+    def evaluates(sample: Record, task: Record) -> None:
+        waits_for_seconds(sample, task)
+        task["delay"] = 3.0
+
+    assert judged(n0=evaluates, n1=waits_for_seconds, n2=waits_for_seconds, n3=waits_for_seconds) is None
+
+    def long_step(delay: float) -> Change:
+        return lambda sample, task: sample.update(links={}) or task.update(step=20, rate=0.1, delay=delay)
+
+    assert judged(n0=long_step(0.1), n1=long_step(0.1), n2=long_step(3.0), n3=long_step(0.1)) is not None
+    # it tells of its steps once in an epoch
+    assert judged(**{f"n{one}": of_task(step=20, delay=3.0 * (one == 2)) for one in range(4)}) is not None
+
 
 @pytest.mark.parametrize("mute", [False, True])
 @pytest.mark.parametrize("path", sorted(RECORDED.glob("*.jsonl")), ids=lambda path: path.stem)
@@ -184,6 +201,8 @@ class Launcher:
         for _ in range(times):
             self.at += 5.0
             for host, (sample,) in samples(1, **changes).items():
+                for task in sample["tasks"].values():
+                    task["step"] = int(self.at)
                 of_host = self.reports.samples.setdefault(host, deque(maxlen=WINDOW))
                 of_host.append({**sample, "time": sample["time"] + self.at})
             for _ in range(10):
