@@ -53,11 +53,12 @@ class HostCheck:
         run, environ, cluster = self._job.run, self._system.environ, self._job.scheduler.login.cluster
         array, since = RunDir(run.path.parents[1]), self._system.time() - _VALID
         further = run.path.parent == array.elements and run.path.name != "1" and array.sweep.name in listdir(array.path)
-        recent = hosthistory.checked_since(environ, cluster(environ), since)
+        known = lambda: "\n".join(hosthistory.checked_since(environ, cluster(environ), since))  # noqa: E731
+        recent = remember.aside(self._job, known).splitlines()
         needless = {
             "the first attempt has done that": self._reporter.attempt.number > 1,
             "the first element of the sweep does that": further,
-            "they have passed a check within a day": recent.issuperset(self._plan.hosts),
+            "they have passed a check within a day": {*recent}.issuperset(self._plan.hosts),
         }
         if why := next((why for why, applies in needless.items() if applies), ""):
             self._reporter.note("check", text=f"the hosts are not checked: {why}")

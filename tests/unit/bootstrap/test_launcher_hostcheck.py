@@ -181,6 +181,16 @@ def test_hosts_that_have_passed_are_not_checked_again_within_a_day(tmp_path: Pat
     assert not any(attempt.orders.values())
 
 
+def test_home_that_hangs_is_waited_for_by_another_process_and_the_hosts_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remember, "aside", lambda job, work: "")
+    attempt = Checked(tmp_path)
+    hosthistory.note_checked(attempt.system.environ, HOSTS, attempt.system.wall, "slurm:c")
+    attempt.launch()
+    assert all(attempt.orders.values())
+
+
 def test_hosts_are_checked_where_one_of_them_is_new(tmp_path: Path) -> None:
     attempt = Checked(tmp_path)
     hosthistory.note_checked(attempt.system.environ, HOSTS[:3], attempt.system.wall, "slurm:c")
