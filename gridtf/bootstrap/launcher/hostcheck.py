@@ -82,9 +82,10 @@ class HostCheck:
         """Measure on all hosts that still answer. Returns host -> name of a value -> the value."""
         hosts = [host for host in self._plan.hosts if host not in self._hung]
         share = _RUN_BYTES // (1 + _CONFIRMATIONS) // max(3, len(hosts))
-        kinds = ["gpu"] * any(task.gpus for task in self._plan.tasks) + ["cpu", "memory", "tmp", "run"]
-        order = {"measures": kinds, "tmp": ["", _TMP_BYTES], "run": [str(self._plan.attempt.path), share]}
-        answers = self._ask(dict.fromkeys(hosts, order), "alone")
+        order = {"tmp": ["", _TMP_BYTES], "run": [str(self._plan.attempt.path), share]}
+        with_gpus = {task.host for task in self._plan.tasks if task.gpus}  # the GPUs of other hosts are not the job's
+        kinds = {host: ["gpu"] * (host in with_gpus) + ["cpu", "memory", "tmp", "run"] for host in hosts}
+        answers = self._ask({host: {**order, "measures": kinds[host]} for host in hosts}, "alone")
         able = {host: answer["port"] for host, answer in answers.items() if answer["port"]}
         ways: dict[str, dict[str, float]] = {}
         for pairs in judge.rounds([*able]):

@@ -13,6 +13,7 @@ from gridtf.bootstrap.launcher import remember
 from gridtf.bootstrap.wire import messages
 from gridtf.run import hosthistory, jsonlines, recordtypes
 from gridtf.run.rundir import Record, RunDir, read_record, write_record
+from gridtf.schedulers.api import LOOPBACK, Allocation, Host
 from tests.unit.bootstrap.test_launcher import Attempt
 
 HOSTS = ("h0", "h1", "h2", "h3")
@@ -96,6 +97,16 @@ def test_hosts_measure_at_once_then_in_pairs_and_tasks_start_after_that(tmp_path
     ]
     assert not attempt.events("notice")
     assert remembered(attempt) == {*HOSTS}
+
+
+def test_gpus_are_measured_where_the_job_has_some(tmp_path: Path) -> None:
+    """A host whose tasks have none may have GPUs, of other jobs."""
+    tasks = {"worker": {"count": 3, "gpus": 1}, "ps": {"count": 1, "gpus": 0}}
+    attempt = Checked(tmp_path, tasks=tasks, gpus_per_node=1)
+    allocation = Allocation(tuple(Host(host, 4, 1, 4, LOOPBACK) for host in HOSTS))
+    vars(attempt.cluster)["allocation"] = lambda *_: allocation
+    attempt.launch()
+    assert ["gpu" in orders[0]["measures"] for orders in attempt.orders.values()] == [True, True, True, False]
 
 
 def test_slow_host_is_measured_again_and_named_and_the_job_goes_on(tmp_path: Path) -> None:
