@@ -19,6 +19,7 @@ from gridtf.run.rundir import Record, RunDir, listdir
 from gridtf.text import counted, some
 
 _LIMIT = 60.0  # seconds for all of it; a host that has not answered by then hangs
+_IMPORT = 120.0  # seconds that are added where there are GPUs: a file server and busy CPUs may hold TensorFlow up
 _CONFIRMATIONS = 2  # further measurements that must show the same
 _TMP_BYTES = 16 << 20  # that each host writes into TMPDIR at once
 _RUN_BYTES = 64 << 20  # that all hosts write into the run directory, in all measurements together
@@ -43,7 +44,8 @@ class HostCheck:
         self._job, self._plan, self._hosts, self._reporter, self._contact = job, plan, hosts, reporter, contact
         self._system = job.system
         self._number = 0
-        self._deadline = self._system.monotonic() + _LIMIT
+        self._limit = _LIMIT + _IMPORT * any(task.gpus for task in plan.tasks)
+        self._deadline = self._system.monotonic() + self._limit
         self._hung: list[str] = []
         self._alike: dict[str, dict[str, str]] = {}
         self._missing: dict[str, dict[str, str]] = {}
@@ -74,7 +76,7 @@ class HostCheck:
         for (host, _), what in found.items():
             bad[host] = ", ".join(filter(None, (bad.get(host), what)))
         if 2 * len(self._hung) <= len(self._plan.hosts):
-            bad |= dict.fromkeys(self._hung, f"its check did not end within {_LIMIT:.0f} s")
+            bad |= dict.fromkeys(self._hung, f"its check did not end within {self._limit:.0f} s")
         self._record(values, bad, self._system.monotonic() - begin)
         return bad
 
@@ -120,7 +122,7 @@ class HostCheck:
         answers = self._hosts.reports.checked
         for host, order in orders.items():
             self._hosts.listener.send(host, messages.CHECK, {"number": self._number, "order": order})
-        waiting, left = [*orders], _LIMIT
+        waiting, left = [*orders], self._limit
         while waiting and left > 0:
             self._reporter.report("waiting", f"the hosts are checked, {how}: {some(waiting)}")
             self._contact.pause(min(left, self._contact.longest))
@@ -140,8 +142,8 @@ class HostCheck:
         job, now = self._job, self._system.time()
         gpus = sum(task.gpus for task in self._plan.tasks)
         spent = f", {seconds * gpus:.0f} GPU-seconds" if gpus else ""
-        lacking = {why: name for missing in self._missing.values() for name, why in missing.items()}
-        without = f"; not measured: {some([f'{name}: {why}' for why, name in lacking.items()])}" if lacking else ""
+        lacking = {name: f"{name}: {why}" for missing in self._missing.values() for name, why in missing.items()}
+        without = f"; not measured: {some([*lacking.values()])}" if lacking else ""
         count = counted(len(self._plan.hosts), "host")
         outcome = "" if len(self._plan.hosts) == 1 else f": {some(list(bad)) or 'none'} far from the others"
         self._reporter.note("check", text=f"{count} checked in {seconds:.1f} s{spent}{outcome}{without}")

@@ -99,13 +99,15 @@ def test_hosts_measure_at_once_then_in_pairs_and_tasks_start_after_that(tmp_path
     assert remembered(attempt) == {*HOSTS}
 
 
-def test_gpus_are_measured_where_the_job_has_some(tmp_path: Path) -> None:
+def test_gpus_are_measured_where_the_job_has_some_and_for_longer(tmp_path: Path) -> None:
     """A host whose tasks have none may have GPUs, of other jobs."""
     tasks = {"worker": {"count": 3, "gpus": 1}, "ps": {"count": 1, "gpus": 0}}
     attempt = Checked(tmp_path, tasks=tasks, gpus_per_node=1)
     allocation = Allocation(tuple(Host(host, 4, 1, 4, LOOPBACK) for host in HOSTS))
     vars(attempt.cluster)["allocation"] = lambda *_: allocation
+    attempt.values["h1"] = lambda: None
     attempt.launch()
+    assert attempt.events("notice") == ["h1: its check did not end within 180 s"], "TensorFlow may be imported for long"
     assert ["gpu" in orders[0]["measures"] for orders in attempt.orders.values()] == [True, True, True, False]
 
 
