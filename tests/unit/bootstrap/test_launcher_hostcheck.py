@@ -245,3 +245,23 @@ def test_two_hosts_are_measured_and_not_judged(tmp_path: Path) -> None:
     assert not attempt.events("notice")
     assert attempt.found["values"]["h1"]["bandwidth"] == 1.0
     assert not remembered(attempt), "nobody can say that they are well"
+
+
+@pytest.mark.parametrize(("unrecorded", "found"), [("", ["h1"]), ("records could not be written for some time", [])])
+def test_stall_says_nothing_about_a_host_where_the_run_directory_has_not_responded_either(
+    unrecorded: str, found: list[str], tmp_path: Path
+) -> None:
+    """As with a file server that hangs while rank 0 saves a checkpoint, and all others wait for it."""
+    attempt = Checked(tmp_path)
+    started = attempt.launcher.reporter.report
+
+    def report(phase: str, detail: str) -> None:
+        started(phase, detail)
+        if attempt.launcher._watch is not None:
+            attempt.launcher._watch.stalls.host = "h1"
+            attempt.launcher.reporter.unrecorded = unrecorded
+
+    attempt.launcher.reporter.report = report  # type: ignore[method-assign]
+    attempt.launch()
+    suspects = hosthistory.read(attempt.system.environ, attempt.system.wall).suspects
+    assert [each.host for each in suspects] == found
