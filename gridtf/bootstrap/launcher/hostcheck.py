@@ -52,11 +52,9 @@ class HostCheck:
 
     def run(self) -> dict[str, str]:
         """Check the hosts, unless that is not due. Returns host -> what is wrong with it."""
-        run, environ, cluster = self._job.run, self._system.environ, self._job.scheduler.login.cluster
-        array, since = RunDir(run.path.parents[1]), self._system.time() - _VALID
+        run, array = self._job.run, RunDir(self._job.run.path.parents[1])
         further = run.path.parent == array.elements and run.path.name != "1" and array.sweep.name in listdir(array.path)
-        known = lambda: "\n".join(hosthistory.checked_since(environ, cluster(environ), since))  # noqa: E731
-        recent = remember.aside(self._job, known).splitlines()
+        recent = remember.aside(self._job, self._passed).splitlines()
         needless = {
             "the first attempt has done that": self._reporter.attempt.number > 1,
             "the first element of the sweep does that": further,
@@ -79,6 +77,11 @@ class HostCheck:
             bad |= dict.fromkeys(self._hung, f"its check did not end within {self._limit:.0f} s")
         self._record(values, bad, self._system.monotonic() - begin)
         return bad
+
+    def _passed(self) -> str:
+        """The hosts that have passed a check lately, one a line."""
+        environ, since = self._system.environ, self._system.time() - _VALID
+        return "\n".join(hosthistory.checked_since(environ, self._job.scheduler.login.cluster(environ), since))
 
     def _measure(self) -> dict[str, dict[str, float]]:
         """Measure on all hosts that still answer. Returns host -> name of a value -> the value."""
