@@ -14,6 +14,7 @@ import pytest
 from gridtf.bootstrap.judge import straggler
 from gridtf.bootstrap.judge.straggler import WINDOW, Straggler, find
 from gridtf.bootstrap.launcher.stragglers import Stragglers
+from gridtf.jobspec.tasktypes import KINDS, TASK_TYPES
 from gridtf.run.rundir import Record
 from tests.support.system import FakeSystem
 
@@ -186,10 +187,10 @@ class Launcher:
     def __init__(self, *kinds: str) -> None:
         self.system = FakeSystem()
         job: Any = SimpleNamespace(system=self.system, spec=SimpleNamespace(sample_interval=5.0))
-        row = SimpleNamespace(alone=False, name="worker")
+        row = TASK_TYPES["worker"]
         tasks: Any = [SimpleNamespace(name=f"worker:{n}", host=f"n{n}", trains=True, row=row) for n in range(4)]
         for kind in kinds:
-            more = SimpleNamespace(alone=False, name=kind)
+            more = {**TASK_TYPES, **KINDS}[kind]
             tasks.append(SimpleNamespace(name=f"{kind}:0", host="n0", trains=False, row=more))
         self.of_job = Stragglers(job, tasks)
         self.reports: Any = SimpleNamespace(samples={})
@@ -228,8 +229,9 @@ def test_a_name_is_said_after_three_judgements_that_agree_and_withdrawn_after_si
     assert launcher.sample(15) == [None]
 
 
-def test_jobs_with_parameter_servers_are_not_judged() -> None:
+def test_jobs_with_parameter_servers_of_any_name_are_not_judged() -> None:
     assert Launcher("ps").sample(20, n2=of_task(delay=3.0)) == []
+    assert Launcher("member").sample(20, n2=of_task(delay=3.0)) == []
     assert Launcher("evaluator").sample(20, n2=of_task(delay=3.0)) != []
 
 
