@@ -232,7 +232,12 @@ def test_a_name_is_said_after_three_judgements_that_agree_and_withdrawn_after_si
 def test_jobs_with_parameter_servers_of_any_name_are_not_judged() -> None:
     assert Launcher("ps").sample(20, n2=of_task(delay=3.0)) == []
     assert Launcher("member").sample(20, n2=of_task(delay=3.0)) == []
-    assert Launcher("evaluator").sample(20, n2=of_task(delay=3.0)) != []
+    assert Launcher("client").sample(20, n2=of_task(delay=3.0)) == []
+
+
+@pytest.mark.parametrize("beside", ["evaluator", "service", "data_worker"])
+def test_jobs_in_lock_step_with_tasks_beside_them_are_judged(beside: str) -> None:
+    assert Launcher(beside).sample(20, n2=of_task(delay=3.0)) != []
 
 
 def test_the_causes_have_an_order() -> None:
