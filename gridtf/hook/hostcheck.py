@@ -75,7 +75,8 @@ def _disk(order: dict[str, Any], listener: socket.socket, name: str = "run") -> 
     # the file has no name by the time that anything is in it
     with tempfile.TemporaryFile(dir=folder or os.environ.get("TMPDIR"), buffering=0) as file:
         begin = time.monotonic()
-        file.write(block)
+        if file.write(block) < size:
+            raise OSError("no room for it on the disk")
         os.fsync(file.fileno())
         yield f"{name}_write", _speed(size, begin), ""
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

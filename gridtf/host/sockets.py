@@ -93,13 +93,23 @@ def only_listens(pid: int) -> bool:
     Args:
         pid: Its process id.
     """
-    held: set[int] = set()
+    own = held(pid)
+    return {state for _, _, state, inode in _rows() if inode in own} == {_LISTEN}
+
+
+def held(pid: int) -> set[int]:
+    """The inodes of the sockets that a process of this user has open.
+
+    Args:
+        pid: Its process id.
+    """
+    found: set[int] = set()
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
                 match = _SOCKET.fullmatch(os.readlink(f"/proc/{pid}/fd/{name}"))  # noqa: PTH115 - no path
-                held.update({int(match[1])} if match else ())
-    return {state for _, _, state, inode in _rows() if inode in held} == {_LISTEN}
+                found.update({int(match[1])} if match else ())
+    return found
 
 
 def parsed(lines: Iterable[str]) -> Iterator[tuple[int, int, int, int]]:
@@ -192,11 +202,12 @@ class Connections:
                     found[_ends(family, entry)] = _due(entry), _INODE.unpack_from(entry)[0]
         return found
 
-    def sending(self, user: int) -> dict[Ends, tuple[int, int]]:
+    def sending(self, user: int, but: Collection[int] = ()) -> dict[Ends, tuple[int, int]]:
         """For how long the connections of a user's processes have had data to send that the network had not taken.
 
         Args:
             user: The number of the user.
+            but: Inodes of sockets that do not count.
 
         Returns:
             Their ends -> microseconds, without the time in which the other end had no room, and how many bytes wait now
@@ -209,7 +220,7 @@ class Connections:
         for family in _FAMILIES:
             for entry in _dump(self._kernel, family, _ESTABLISHED, _ASK_INFO):
                 info = _info(entry) if _USER.unpack_from(entry)[0] == user else b""
-                if len(info) >= _SENDING.size:
+                if len(info) >= _SENDING.size and _INODE.unpack_from(entry)[0] not in but:
                     busy, without_room = _SENDING.unpack_from(info)
                     found[_ends(family, entry)] = busy - without_room, _WAITING.unpack_from(entry)[0]
         return found

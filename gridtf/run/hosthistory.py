@@ -143,7 +143,8 @@ def checked_since(environ: Mapping[str, str], cluster: str, since: float) -> fro
         cluster: As in Finding.
         since: In seconds since the epoch.
     """
-    last = {each.host: each.kind for each in _read(environ, since)[0] if _same(each.cluster, cluster)}
+    entries = sorted(_read(environ, since)[0], key=lambda each: each.time)
+    last = {each.host: each.kind for each in entries if _same(each.cluster, cluster)}
     return frozenset(host for host, kind in last.items() if kind == PASSED)
 
 

@@ -285,7 +285,16 @@ SLOW = {
     "rich",
     "textual",
 }
-BOOTSTRAP = SLOW | {"jinja2", "argparse", "dataclasses", "inspect", "tomllib", "gridtf.cli", "gridtf.login"}
+BOOTSTRAP = SLOW | {
+    "statistics",
+    "jinja2",
+    "argparse",
+    "dataclasses",
+    "inspect",
+    "tomllib",
+    "gridtf.cli",
+    "gridtf.login",
+}
 PARSER = {"jinja2", "argparse", "subprocess", "json", "tomllib", "typing", "pathlib", "dataclasses", "inspect"}
 MAIN = "import sys; from gridtf.cli import main; sys.exit(main())"
 

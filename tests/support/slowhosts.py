@@ -20,6 +20,7 @@ from testbeds import groups
 from tests.support.cluster import Bed
 
 _PERIOD = 100_000  # microseconds
+_SHARES = "100000"  # in place of 1024: hosts have their quotas on a busy machine as well
 
 
 def pids(bed: Bed) -> dict[str, int]:
@@ -49,6 +50,7 @@ class SlowHosts:
         for host in hosts:
             for kind in ("cpu", "blkio"):
                 self._group(kind, host).mkdir(parents=True, exist_ok=True)
+            self._group("cpu", host).parent.joinpath("cpu.shares").write_text(_SHARES)
             for process in _all_in(pids(bed)[host]):
                 for kind in ("cpu", "blkio"):
                     with contextlib.suppress(OSError):  # it has ended
@@ -68,9 +70,12 @@ class SlowHosts:
         (self._group("cpu", host) / "cpu.cfs_quota_us").write_text(str(int(cores * _PERIOD)))
 
     def well(self) -> None:
-        """Let the hosts have all CPUs again."""
-        for host in self.hosts:
-            (self._group("cpu", host) / "cpu.cfs_quota_us").write_text("-1")
+        """Let the hosts have all CPUs again, as what else this machine does: outside of the groups."""
+        for group in (self._group("cpu", host) for host in self.hosts):
+            (group / "cpu.cfs_quota_us").write_text("-1")
+            for process in (process for _ in range(3) for process in (group / "cgroup.procs").read_text().split()):
+                with contextlib.suppress(OSError):  # it has ended
+                    (groups.ROOT / "cpu" / "cgroup.procs").write_text(process)
 
     @contextlib.contextmanager
     def less_cpu(self, host: str, part: float) -> Iterator[None]:

@@ -282,9 +282,10 @@ class _Waiting:
     """
 
     def __init__(self, usage: ModuleType) -> None:
-        from gridtf.host.sockets import Connections
+        from gridtf.host.sockets import Connections, held
 
         self._usage, self._due = usage, float("-inf")
+        self._of_agent = partial(held, os.getppid())  # its connection to the launcher is none of the tasks'
         self._at = 0.0
         self._delays: dict[str, int] = {}
         self._sent: dict[Ends, tuple[int, int]] = {}
@@ -316,7 +317,7 @@ class _Waiting:
     def _look_at_links(self, span: float) -> dict[str, float]:
         before, self._sent = self._sent, {}
         with contextlib.suppress(OSError):
-            self._sent = self._connections.sending(os.getuid()) if self._connections else {}
+            self._sent = self._connections.sending(os.getuid(), self._of_agent()) if self._connections else {}
         busy: dict[str, float] = {}
         for ends in self._sent.keys() & before.keys():
             here, there = ends[0], ends[2]

@@ -128,10 +128,10 @@ def _complete(hosts: Samples) -> bool:
 def _in_step(hosts: Samples, tasks: Collection[str]) -> bool:
     """Whether steps are made, and those tasks that tell of theirs are at the same one, and equally fast.
 
-    Where none does, or none has told for some time of a step that lasts, steps are made while each host sends to
-    another one of the job all the time.
+    Where none does, or none has told for some time of a step that lasts, as while one of them evaluates, steps are made
+    while each host sends to another one of the job all the time.
     """
-    steps, rates, pause = [], [], 0.0
+    steps, rates, pause, still = [], [], 0.0, False
     for known in hosts.values():
         pause = max(pause, (known[-1]["time"] - known[0]["time"]) / (WINDOW - 1))
         for name in tasks & known[-1]["tasks"].keys():
@@ -139,7 +139,9 @@ def _in_step(hosts: Samples, tasks: Collection[str]) -> bool:
             if any("step" in one for one in of_task):
                 steps.append(of_task[-1].get("step", 0))
                 rates.append([one.get("rate", 0.0) for one in of_task])
-    if not all(rate > 0 for each in rates or [[0.0]] for rate in each):
+                often = pause * min(rates[-1]) >= 2  # it should have made steps between any two samples
+                still = still or (often and len({one.get("step", 0) for one in of_task}) < WINDOW - 1)
+    if still or not all(rate > 0 for each in rates or [[0.0]] for rate in each):
         sends = {host for (host, _), shares in _shares(hosts).items() if sorted(shares)[1] >= _SENDS}
         if sends != hosts.keys():
             return False

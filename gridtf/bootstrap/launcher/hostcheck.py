@@ -19,6 +19,7 @@ from gridtf.run.rundir import Record, RunDir, listdir
 from gridtf.text import counted, some
 
 _LIMIT = 60.0  # seconds for all of it; a host that has not answered by then hangs
+_IMPORT = 120.0  # seconds that are added where there are GPUs: a file server and busy CPUs may hold TensorFlow up
 _CONFIRMATIONS = 2  # further measurements that must show the same
 _TMP_BYTES = 16 << 20  # that each host writes into TMPDIR at once
 _RUN_BYTES = 64 << 20  # that all hosts write into the run directory, in all measurements together
@@ -43,21 +44,21 @@ class HostCheck:
         self._job, self._plan, self._hosts, self._reporter, self._contact = job, plan, hosts, reporter, contact
         self._system = job.system
         self._number = 0
-        self._deadline = self._system.monotonic() + _LIMIT
+        self._limit = _LIMIT + _IMPORT * any(task.gpus for task in plan.tasks)
+        self._deadline = self._system.monotonic() + self._limit
         self._hung: list[str] = []
         self._alike: dict[str, dict[str, str]] = {}
         self._missing: dict[str, dict[str, str]] = {}
 
     def run(self) -> dict[str, str]:
         """Check the hosts, unless that is not due. Returns host -> what is wrong with it."""
-        run, environ, cluster = self._job.run, self._system.environ, self._job.scheduler.login.cluster
-        array, since = RunDir(run.path.parents[1]), self._system.time() - _VALID
+        run, array = self._job.run, RunDir(self._job.run.path.parents[1])
         further = run.path.parent == array.elements and run.path.name != "1" and array.sweep.name in listdir(array.path)
-        recent = hosthistory.checked_since(environ, cluster(environ), since)
+        recent = remember.aside(self._job, self._passed).splitlines()
         needless = {
             "the first attempt has done that": self._reporter.attempt.number > 1,
             "the first element of the sweep does that": further,
-            "they have passed a check within a day": recent.issuperset(self._plan.hosts),
+            "they have passed a check within a day": {*recent}.issuperset(self._plan.hosts),
         }
         if why := next((why for why, applies in needless.items() if applies), ""):
             self._reporter.note("check", text=f"the hosts are not checked: {why}")
@@ -73,17 +74,23 @@ class HostCheck:
         for (host, _), what in found.items():
             bad[host] = ", ".join(filter(None, (bad.get(host), what)))
         if 2 * len(self._hung) <= len(self._plan.hosts):
-            bad |= dict.fromkeys(self._hung, f"its check did not end within {_LIMIT:.0f} s")
+            bad |= dict.fromkeys(self._hung, f"its check did not end within {self._limit:.0f} s")
         self._record(values, bad, self._system.monotonic() - begin)
         return bad
+
+    def _passed(self) -> str:
+        """The hosts that have passed a check lately, one a line."""
+        environ, since = self._system.environ, self._system.time() - _VALID
+        return "\n".join(hosthistory.checked_since(environ, self._job.scheduler.login.cluster(environ), since))
 
     def _measure(self) -> dict[str, dict[str, float]]:
         """Measure on all hosts that still answer. Returns host -> name of a value -> the value."""
         hosts = [host for host in self._plan.hosts if host not in self._hung]
         share = _RUN_BYTES // (1 + _CONFIRMATIONS) // max(3, len(hosts))
-        kinds = ["gpu"] * any(task.gpus for task in self._plan.tasks) + ["cpu", "memory", "tmp", "run"]
-        order = {"measures": kinds, "tmp": ["", _TMP_BYTES], "run": [str(self._plan.attempt.path), share]}
-        answers = self._ask(dict.fromkeys(hosts, order), "alone")
+        order = {"tmp": ["", _TMP_BYTES], "run": [str(self._plan.attempt.path), share]}
+        with_gpus = {task.host for task in self._plan.tasks if task.gpus}  # the GPUs of other hosts are not the job's
+        kinds = {host: ["gpu"] * (host in with_gpus) + ["cpu", "memory", "tmp", "run"] for host in hosts}
+        answers = self._ask({host: {**order, "measures": kinds[host]} for host in hosts}, "alone")
         able = {host: answer["port"] for host, answer in answers.items() if answer["port"]}
         ways: dict[str, dict[str, float]] = {}
         for pairs in judge.rounds([*able]):
@@ -118,7 +125,7 @@ class HostCheck:
         answers = self._hosts.reports.checked
         for host, order in orders.items():
             self._hosts.listener.send(host, messages.CHECK, {"number": self._number, "order": order})
-        waiting, left = [*orders], _LIMIT
+        waiting, left = [*orders], self._limit
         while waiting and left > 0:
             self._reporter.report("waiting", f"the hosts are checked, {how}: {some(waiting)}")
             self._contact.pause(min(left, self._contact.longest))
@@ -138,8 +145,8 @@ class HostCheck:
         job, now = self._job, self._system.time()
         gpus = sum(task.gpus for task in self._plan.tasks)
         spent = f", {seconds * gpus:.0f} GPU-seconds" if gpus else ""
-        lacking = {why: name for missing in self._missing.values() for name, why in missing.items()}
-        without = f"; not measured: {some([f'{name}: {why}' for why, name in lacking.items()])}" if lacking else ""
+        lacking = {name: f"{name}: {why}" for missing in self._missing.values() for name, why in missing.items()}
+        without = f"; not measured: {some([*lacking.values()])}" if lacking else ""
         count = counted(len(self._plan.hosts), "host")
         outcome = "" if len(self._plan.hosts) == 1 else f": {some(list(bad)) or 'none'} far from the others"
         self._reporter.note("check", text=f"{count} checked in {seconds:.1f} s{spent}{outcome}{without}")

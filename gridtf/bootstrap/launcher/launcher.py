@@ -163,7 +163,8 @@ class Launcher(Fields):
             except Exception as error:  # a verdict is written in any case
                 end = walltime.not_again(end, error, self.job.job_id)
         self.ending.look_after_parent()
-        stalled = self._watch.stalls.host if self._watch is not None else ""
+        # a file server that holds records up as well is the reason, and not the one host whose task writes to it
+        stalled = self._watch.stalls.host if self._watch is not None and not self.reporter.unrecorded else ""
         if end.state == JobState.NODE_FAIL or stalled:
             from gridtf.bootstrap.launcher.remember import remember
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
+import signal
+import socket
 from collections.abc import Callable
 
 from gridtf.bootstrap.judge.verdict import Verdict
 from gridtf.bootstrap.launcher.hosts import HostMonitor
 from gridtf.bootstrap.plan.launchedjob import LaunchedJob
+from gridtf.bootstrap.wire.helper import Helper
 from gridtf.errors import HostLostError
+from gridtf.host import processes
 from gridtf.run import hosthistory
 from gridtf.run.hosthistory import LOST, STALLED, Finding
 from gridtf.states import JobState
@@ -30,20 +32,33 @@ def remember(job: LaunchedJob, hosts: HostMonitor, end: Verdict, error: Exceptio
     """
     named = error.host if isinstance(error, HostLostError) else (end.cause or {}).get("host")
     lost = named in hosts.left() and (len(hosts.hosts) == 2 or not hosts.alone(job.here))
-    found = [(named, LOST)] * (end.state == JobState.NODE_FAIL and lost) + [(stalled, STALLED)] * bool(stalled)
-    cluster = job.scheduler.login.cluster(job.system.environ)
-    noted = [Finding(str(host), job.job_id, job.system.time(), kind, end.reason, cluster) for host, kind in found]
+    found = [(named, LOST, end.reason)] * (end.state == JobState.NODE_FAIL and lost)
+    found += [(stalled, STALLED, "the job waited for a disk or a file system of this host")] * bool(stalled)
+    cluster, now = job.scheduler.login.cluster(job.system.environ), job.system.time()
+    noted = [Finding(str(host), job.job_id, now, kind, why, cluster) for host, kind, why in found]
     if noted:
         aside(job, lambda: hosthistory.note(job.system.environ, noted))
 
 
-def aside(job: LaunchedJob, write: Callable[[], None]) -> None:
-    """Write something into the home folder, by a process that may hang there: this one waits for it for two seconds.
+def aside(job: LaunchedJob, work: Callable[[], str | None]) -> str:
+    """Read or write in the home folder, by a process that may hang there: this one waits for it for two seconds.
 
     Args:
-        write: Writes it.
+        work: Does that.
+
+    Returns:
+        What it has returned; empty where it has not in time.
     """
-    with contextlib.suppress(OSError):  # too many processes, or the child has been reaped already
-        child, begin = job.system.fork(write), job.system.monotonic()
-        while not os.waitpid(child, os.WNOHANG)[0] and job.system.monotonic() - begin < _LIMIT:
-            job.system.sleep(0.01)
+
+    def run(line: socket.socket) -> None:
+        processes.keep_only([line.fileno()])
+        line.sendall((work() or "").encode())
+
+    helper, said, begin = Helper(0.0, job.system, wakes=False), b"", job.system.monotonic()
+    helper.start(run)
+    while helper.pid is not None and job.system.monotonic() - begin < _LIMIT:
+        job.system.sleep(0.01)
+        said += helper.hear()
+    ended = helper.pid is None
+    helper.end(signal.SIGKILL)
+    return said.decode() if ended else ""

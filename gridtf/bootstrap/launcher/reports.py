@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from gridtf.bootstrap.judge.straggler import WINDOW
 from gridtf.bootstrap.system import System
 from gridtf.bootstrap.wire import messages
 from gridtf.run.rundir import Record
@@ -145,6 +144,8 @@ class Reports:
             logs = {task: [[time + skew, size] for time, size in points] for task, points in logs.items()}
             content = {"logs": logs, **({"sample": {**sample, "time": sample["time"] + skew}} if sample else {})}
         if "sample" in content:
+            from gridtf.bootstrap.judge.straggler import WINDOW  # with statistics, which agents start without
+
             self.samples.setdefault(host, deque(maxlen=WINDOW)).append(content["sample"])
         self.sampled.append(content)
         self.progressed = True

@@ -27,7 +27,7 @@ class Stragglers:
         self._system = job.system
         trains = [task for task in tasks if task.trains]
         # the clients of parameter servers, and what is no cluster, do not wait for each other in each step
-        lone = any(task.row.alone or task.row.name == "ps" for task in tasks)
+        lone = any(task.row.alone if task.row.trains else task.row.in_cluster for task in tasks)
         self._tasks = frozenset(() if lone else (task.name for task in trains))
         self._hosts = sorted({task.host for task in trains})
         self._interval = sample_interval(job.spec.sample_interval, len(self._hosts))

@@ -135,6 +135,15 @@ def test_program_measures_without_any_package_and_says_what_it_could_not(tmp_pat
     assert "No module named 'numpy'" in first["missing"]["cpu"]
     assert "No module named 'tensorflow'" in first["missing"]["gpu"]
     assert "/proc/nowhere" in second["missing"]["run"]
+    limited = (
+        "prlimit",
+        "--fsize=500",
+        sys.executable,
+        "-S",
+        "-E",
+    )  # takes a part, as a full disk
+    (third,) = orders({"measures": ["run"], "run": [str(tmp_path), 1000]}, python=limited)
+    assert third["missing"] == {"run": "OSError: no room for it on the disk"}
     assert not list(tmp_path.iterdir())
 
 

@@ -13,6 +13,7 @@ from gridtf.bootstrap.launcher import remember
 from gridtf.bootstrap.wire import messages
 from gridtf.run import hosthistory, jsonlines, recordtypes
 from gridtf.run.rundir import Record, RunDir, read_record, write_record
+from gridtf.schedulers.api import LOOPBACK, Allocation, Host
 from tests.unit.bootstrap.test_launcher import Attempt
 
 HOSTS = ("h0", "h1", "h2", "h3")
@@ -98,6 +99,18 @@ def test_hosts_measure_at_once_then_in_pairs_and_tasks_start_after_that(tmp_path
     assert remembered(attempt) == {*HOSTS}
 
 
+def test_gpus_are_measured_where_the_job_has_some_and_for_longer(tmp_path: Path) -> None:
+    """A host whose tasks have none may have GPUs, of other jobs."""
+    tasks = {"worker": {"count": 3, "gpus": 1}, "ps": {"count": 1, "gpus": 0}}
+    attempt = Checked(tmp_path, tasks=tasks, gpus_per_node=1)
+    allocation = Allocation(tuple(Host(host, 4, 1, 4, LOOPBACK) for host in HOSTS))
+    vars(attempt.cluster)["allocation"] = lambda *_: allocation
+    attempt.values["h1"] = lambda: None
+    attempt.launch()
+    assert attempt.events("notice") == ["h1: its check did not end within 180 s"], "TensorFlow may be imported for long"
+    assert ["gpu" in orders[0]["measures"] for orders in attempt.orders.values()] == [True, True, True, False]
+
+
 def test_slow_host_is_measured_again_and_named_and_the_job_goes_on(tmp_path: Path) -> None:
     attempt = Checked(tmp_path)
     attempt.values["h2"] = lambda: {"cpu": 300.0}
@@ -181,6 +194,16 @@ def test_hosts_that_have_passed_are_not_checked_again_within_a_day(tmp_path: Pat
     assert not any(attempt.orders.values())
 
 
+def test_home_that_hangs_is_waited_for_by_another_process_and_the_hosts_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remember, "aside", lambda job, work: "")
+    attempt = Checked(tmp_path)
+    hosthistory.note_checked(attempt.system.environ, HOSTS, attempt.system.wall, "slurm:c")
+    attempt.launch()
+    assert all(attempt.orders.values())
+
+
 def test_hosts_are_checked_where_one_of_them_is_new(tmp_path: Path) -> None:
     attempt = Checked(tmp_path)
     hosthistory.note_checked(attempt.system.environ, HOSTS[:3], attempt.system.wall, "slurm:c")
@@ -222,3 +245,23 @@ def test_two_hosts_are_measured_and_not_judged(tmp_path: Path) -> None:
     assert not attempt.events("notice")
     assert attempt.found["values"]["h1"]["bandwidth"] == 1.0
     assert not remembered(attempt), "nobody can say that they are well"
+
+
+@pytest.mark.parametrize(("unrecorded", "found"), [("", ["h1"]), ("records could not be written for some time", [])])
+def test_stall_says_nothing_about_a_host_where_the_run_directory_has_not_responded_either(
+    unrecorded: str, found: list[str], tmp_path: Path
+) -> None:
+    """As with a file server that hangs while rank 0 saves a checkpoint, and all others wait for it."""
+    attempt = Checked(tmp_path)
+    started = attempt.launcher.reporter.report
+
+    def report(phase: str, detail: str) -> None:
+        started(phase, detail)
+        if attempt.launcher._watch is not None:
+            attempt.launcher._watch.stalls.host = "h1"
+            attempt.launcher.reporter.unrecorded = unrecorded
+
+    attempt.launcher.reporter.report = report  # type: ignore[method-assign]
+    attempt.launch()
+    suspects = hosthistory.read(attempt.system.environ, attempt.system.wall).suspects
+    assert [each.host for each in suspects] == found

@@ -68,12 +68,24 @@ def test_only_other_host_of_two_is_remembered() -> None:
 
 def test_host_whose_disk_stalls_the_job_is_remembered_also_when_the_job_is_cancelled_for_it() -> None:
     assert noted(Verdict(JobState.CANCELLED, "cancelled by ann"), stalled="n3") == [("n3", "stalled", "7")]
+    (suspect,) = hosthistory.read(os.environ, System(os.environ).time()).suspects
+    assert suspect.reason == "stalled: the job waited for a disk or a file system of this host", (
+        "why it has ended is not"
+    )
 
 
 def test_home_that_hangs_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remember, "_LIMIT", 0.2)
     monkeypatch.setattr(hosthistory, "note", lambda environ, found: __import__("time").sleep(30))
     assert noted(NODE_FAIL, LOST) == []
+
+
+def test_what_was_read_in_time_is_returned_and_nothing_of_what_was_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    job: Any = SimpleNamespace(system=System(os.environ))
+    assert remember.aside(job, lambda: "n1\nn2" * 100_000) == "n1\nn2" * 100_000
+    assert remember.aside(job, lambda: None) == ""
+    monkeypatch.setattr(remember, "_LIMIT", 0.2)
+    assert remember.aside(job, lambda: __import__("time").sleep(30)) == ""
 
 
 @pytest.mark.parametrize(

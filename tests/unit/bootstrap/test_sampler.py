@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import pytest
 
 from gridtf.bootstrap.agent.hoststate import HostState
-from gridtf.bootstrap.agent.sampler import Rates, Sampler, sample_interval
+from gridtf.bootstrap.agent.sampler import Rates, Sampler, _Waiting, sample_interval
 from gridtf.bootstrap.agent.supervisor import TaskProcess
 from gridtf.bootstrap.system import System
 from gridtf.contract import progress_name
-from gridtf.host import procfs
+from gridtf.host import procfs, sockets, usage
 from gridtf.run.rundir import Record, write_record
 from gridtf.states import TaskState
 from tests.support.jobs import until
@@ -198,3 +199,19 @@ def test_sample_has_the_extremes_of_all_reports_since_the_one_before(tmp_path: P
 )
 def test_many_hosts_are_sampled_less_often(wanted: float, hosts: int, seconds: float) -> None:
     assert sample_interval(wanted, hosts) == seconds
+
+
+def test_connection_of_the_agent_to_the_launcher_is_none_of_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its signs of life look as if tasks that never hear of each other made steps together."""
+    left_out: list[Collection[int]] = []
+
+    class Connections:
+        def sending(self, user: int, but: Collection[int] = ()) -> dict[sockets.Ends, tuple[int, int]]:
+            left_out.append(but)
+            return {}
+
+    monkeypatch.setattr(sockets, "Connections", Connections)
+    monkeypatch.setattr(os, "getppid", os.getpid)
+    with socket.create_server(("127.0.0.1", 0)) as of_agent:
+        _Waiting(usage).look({})
+        assert os.fstat(of_agent.fileno()).st_ino in left_out[0]

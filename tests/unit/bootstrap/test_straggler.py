@@ -14,6 +14,7 @@ import pytest
 from gridtf.bootstrap.judge import straggler
 from gridtf.bootstrap.judge.straggler import WINDOW, Straggler, find
 from gridtf.bootstrap.launcher.stragglers import Stragglers
+from gridtf.jobspec.tasktypes import KINDS, TASK_TYPES
 from gridtf.run.rundir import Record
 from tests.support.system import FakeSystem
 
@@ -142,6 +143,23 @@ def test_only_the_chief_tells_its_steps() -> None:
     assert judged(n0=waits, n1=waits, n3=waits, n2=of_task(rate=0.0, delay=3.0)) is None
     assert judged(n0=silent(), n1=waits, n3=silent(), n2=silent(delay=3.0)) is None
 
+    def waits_for_seconds(sample: Record, task: Record) -> None:  # its rate is that of the last steps
+        task["step"] = min(20, task["step"])
+        sample["links"] = dict.fromkeys(sample["links"], 0.001)
+
+    def evaluates(sample: Record, task: Record) -> None:
+        waits_for_seconds(sample, task)
+        task["delay"] = 3.0
+
+    assert judged(n0=evaluates, n1=waits_for_seconds, n2=waits_for_seconds, n3=waits_for_seconds) is None
+
+    def long_step(delay: float) -> Change:
+        return lambda sample, task: sample.update(links={}) or task.update(step=20, rate=0.1, delay=delay)
+
+    assert judged(n0=long_step(0.1), n1=long_step(0.1), n2=long_step(3.0), n3=long_step(0.1)) is not None
+    # it tells of its steps once in an epoch
+    assert judged(**{f"n{one}": of_task(step=20, delay=3.0 * (one == 2)) for one in range(4)}) is not None
+
 
 @pytest.mark.parametrize("mute", [False, True])
 @pytest.mark.parametrize("path", sorted(RECORDED.glob("*.jsonl")), ids=lambda path: path.stem)
@@ -169,10 +187,10 @@ class Launcher:
     def __init__(self, *kinds: str) -> None:
         self.system = FakeSystem()
         job: Any = SimpleNamespace(system=self.system, spec=SimpleNamespace(sample_interval=5.0))
-        row = SimpleNamespace(alone=False, name="worker")
+        row = TASK_TYPES["worker"]
         tasks: Any = [SimpleNamespace(name=f"worker:{n}", host=f"n{n}", trains=True, row=row) for n in range(4)]
         for kind in kinds:
-            more = SimpleNamespace(alone=False, name=kind)
+            more = {**TASK_TYPES, **KINDS}[kind]
             tasks.append(SimpleNamespace(name=f"{kind}:0", host="n0", trains=False, row=more))
         self.of_job = Stragglers(job, tasks)
         self.reports: Any = SimpleNamespace(samples={})
@@ -184,6 +202,8 @@ class Launcher:
         for _ in range(times):
             self.at += 5.0
             for host, (sample,) in samples(1, **changes).items():
+                for task in sample["tasks"].values():
+                    task["step"] = int(self.at)
                 of_host = self.reports.samples.setdefault(host, deque(maxlen=WINDOW))
                 of_host.append({**sample, "time": sample["time"] + self.at})
             for _ in range(10):
@@ -209,9 +229,15 @@ def test_a_name_is_said_after_three_judgements_that_agree_and_withdrawn_after_si
     assert launcher.sample(15) == [None]
 
 
-def test_jobs_with_parameter_servers_are_not_judged() -> None:
+def test_jobs_with_parameter_servers_of_any_name_are_not_judged() -> None:
     assert Launcher("ps").sample(20, n2=of_task(delay=3.0)) == []
-    assert Launcher("evaluator").sample(20, n2=of_task(delay=3.0)) != []
+    assert Launcher("member").sample(20, n2=of_task(delay=3.0)) == []
+    assert Launcher("client").sample(20, n2=of_task(delay=3.0)) == []
+
+
+@pytest.mark.parametrize("beside", ["evaluator", "service", "data_worker"])
+def test_jobs_in_lock_step_with_tasks_beside_them_are_judged(beside: str) -> None:
+    assert Launcher(beside).sample(20, n2=of_task(delay=3.0)) != []
 
 
 def test_the_causes_have_an_order() -> None:

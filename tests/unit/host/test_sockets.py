@@ -93,6 +93,7 @@ def test_the_time_with_data_to_send_is_counted_but_not_that_in_which_the_other_e
             before = connections.sending(os.getuid())
             assert ends in before
             assert connections.sending(os.getuid() + 1).keys().isdisjoint(before)
+            assert ends not in connections.sending(os.getuid(), sockets.held(os.getpid()))
             client.setblocking(False)
             with contextlib.suppress(BlockingIOError):  # nobody reads
                 while True:

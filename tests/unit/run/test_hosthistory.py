@@ -160,6 +160,8 @@ def test_checked_hosts_are_known_until_something_is_found(environ: Mapping[str, 
     assert hosthistory.checked_since(environ, CLUSTER, NOW - 3 * DAY) == {"n1", "n3"}
     hosthistory.note_checked(environ, ["n2"], NOW + 1, CLUSTER)
     assert hosthistory.checked_since(environ, CLUSTER, NOW - DAY) == {"n1", "n2"}
+    hosthistory.rewrite(environ, NOW)
+    assert hosthistory.checked_since(environ, CLUSTER, NOW - DAY) == {"n1", "n2"}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a file of another user")
