@@ -92,12 +92,13 @@ def _pair(order: dict[str, Any], listener: socket.socket) -> Measured:
     token, peer, fastest = order["token"].encode(), order["peer"], _PATIENCE
     # the peer listens, and may be late to answer
     with socket.create_connection(peer, _PATIENCE) if peer else _accepted(listener, token) as other:
+        begin = time.monotonic()
         if peer:
             other.sendall(token + b"x")
         for _ in range(_PINGS):
-            begin = time.monotonic()
             other.recv(1)
             fastest = min(fastest, time.monotonic() - begin)
+            begin = time.monotonic()  # before it is sent, after which this process may not run for a while
             other.sendall(b"x")
         if peer:
             _send_all(other)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -171,3 +173,28 @@ def test_program_measures_the_way_between_two_hosts_of_the_same_token() -> None:
         for process in (one, other):
             assert process.stdin
             process.stdin.close()
+
+
+def test_a_round_trip_begins_before_the_byte_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not after that, when the answer may be there already: here all of the time passes while it is sent."""
+    from gridtf.hook import hostcheck
+
+    clock = [0.0]
+
+    class Other(contextlib.nullcontext[Any]):
+        def __enter__(self) -> Other:
+            return self
+
+        def recv(self, size: int) -> bytes:
+            return b"x"
+
+        def sendall(self, data: bytes) -> None:
+            clock[0] += 0.25
+
+    monkeypatch.setattr("socket.create_connection", lambda *peer: Other())
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    monkeypatch.setattr(hostcheck, "_send_all", lambda other: None)
+    monkeypatch.setattr(hostcheck, "_receive_all", lambda other: 1.0)
+    order = {"token": "t", "peer": ["n2", 1]}
+    found = {name: value for name, value, _ in hostcheck._pair(order, None)}  # type: ignore[arg-type]
+    assert found["round_trips"] == 4.0
