@@ -8,6 +8,7 @@ import time
 from argparse import ArgumentTypeError, BooleanOptionalAction, Namespace
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridtf.cli import COMMANDS, output, restore_sigchld
@@ -18,6 +19,7 @@ from gridtf.values import Value
 if TYPE_CHECKING:
     from gridtf.jobspec.config import Build, Configured, Use
     from gridtf.jobspec.layers import Layer
+    from gridtf.jobspec.sweep import Sweep
     from gridtf.login.job import Job
     from gridtf.login.when import Forecast
 
@@ -225,11 +227,10 @@ def configured(
         like = Like(jobs.find(arguments.like))
 
     def choose(wanted: Layer, build: Build) -> Layer:
-        from gridtf.cli import sweep
         from gridtf.login import when
 
         made = forecast or when.Forecast()
-        made.like, made.elements = like, lambda given: sweep.of(given, arguments) if given.sweep else None
+        made.like, made.elements = like, lambda given: sweep_of(given, arguments) if given.sweep else None
         layer = made(wanted, build)
         notes.extend(made.notes)
         return layer
@@ -250,6 +251,22 @@ def configured(
     for note in () if step else (*job.notes, *notes):
         output.message(f"gridtf: {note}")
     return job
+
+
+def sweep_of(given: Configured, arguments: Namespace) -> Sweep:
+    """The sweep that a command line means.
+
+    Raises:
+        UsageError: For one that cannot be.
+    """
+    from gridtf.jobspec.jobfile import JOB_FILE
+    from gridtf.login import sweeps
+
+    pack = getattr(arguments, "pack", 1)
+    if pack < 1:
+        raise UsageError(f"--pack: {pack} is not a whole number above 0")
+    folder = Path(arguments.jobfile or JOB_FILE).absolute().parent
+    return sweeps.configured(given, folder, getattr(arguments, "at_once", None), pack)
 
 
 def steps_of(arguments: Namespace, first: Configured) -> dict[str, Configured]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gridtf import schedulers
 from gridtf.cli import output
-from gridtf.cli.common import add_like, configured, new_parser, steps_of
+from gridtf.cli.common import add_like, configured, new_parser, steps_of, sweep_of
 from gridtf.jobspec import config
 from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.options import Table
@@ -53,9 +53,7 @@ def run(arguments: Namespace) -> int:
     if given.steps:
         return show_steps(steps_of(arguments, given), as_json=arguments.json, defaults=arguments.defaults)
     if given.sweep:
-        from gridtf.cli import sweep
-
-        swept = sweep.of(given, arguments)
+        swept = sweep_of(given, arguments)
     return show(given, swept, as_json=arguments.json, defaults=arguments.defaults)
 
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridtf import schedulers
 from gridtf.cli import output, tasktable
-from gridtf.cli.common import configured, new_parser
-from gridtf.errors import UsageError
+from gridtf.cli.common import configured, new_parser, sweep_of
 from gridtf.jobspec.arguments import Parser, add_job_options
-from gridtf.jobspec.jobfile import JOB_FILE
 from gridtf.jobspec.options import Table
 from gridtf.text import counted, duration, plain, toml
 
@@ -50,24 +47,9 @@ def run(arguments: Namespace) -> int:
 
     def configure() -> tuple[Configured, Sweep]:
         given = configured(arguments)
-        return given, of(given, arguments)
+        return given, sweep_of(given, arguments)
 
     return submit.carry_out(arguments, configure)
-
-
-def of(given: Configured, arguments: Namespace) -> Sweep:
-    """The sweep that a command line means.
-
-    Raises:
-        UsageError: For one that cannot be.
-    """
-    from gridtf.login import sweeps
-
-    pack = getattr(arguments, "pack", 1)
-    if pack < 1:
-        raise UsageError(f"--pack: {pack} is not a whole number above 0")
-    folder = Path(arguments.jobfile or JOB_FILE).absolute().parent
-    return sweeps.configured(given, folder, getattr(arguments, "at_once", None), pack)
 
 
 def about(made: Sweep) -> list[str]:
