@@ -166,6 +166,12 @@ def without(bad: Collection[str], hosts: Sequence[Host], request: Request, histo
     return None if isinstance(chosen, str) or len(chosen) < len(usual) else chosen
 
 
+def replaceable(bad: Sequence[str], hosts: Sequence[Host], request: Request, history: History) -> tuple[str, ...]:
+    """As many of the bad hosts, from the first one on, as other hosts can take the place of."""
+    counts = range(len(bad), 0, -1)
+    return next((tuple(bad[:count]) for count in counts if without(bad[:count], hosts, request, history)), ())
+
+
 def _cannot(gone: Collection[str]) -> str:
     return f"{some(sorted(gone))} cannot be used any more"
 

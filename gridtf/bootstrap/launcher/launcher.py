@@ -515,9 +515,11 @@ class Launcher(Fields):
             return ""
         told, hint = some([f"{host}: {what}" for host, what in bad.items()]), f"see {self.attempt.check}"
         assert self.allocation is not None
-        if self._history and attempts.without(bad, self.allocation.hosts, self.job.request, self._history):
-            self._bad = tuple(bad)
-            raise BadHostError(told, why="a spare host takes its place", hint=hint)
+        about = self.allocation.hosts, self.job.request, self._history or attempts.History()
+        replaced = attempts.replaceable([*bad], *about)
+        if replaced and (len(replaced) == len(bad) or plan.spec.on_bad_host == "warn"):
+            self._bad = replaced
+            raise BadHostError(told, why=f"spare hosts take the place of {some(replaced)}", hint=hint)
         if plan.spec.on_bad_host == "end":
             raise BadHostError(told, why='on_bad_host is "end"', hint=hint)
         self.reporter.notice(told, hint)

@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.judge.attempts import Failure, Following, History, choose, following, in_vain, without
+from gridtf.bootstrap.judge.attempts import (
+    Failure,
+    Following,
+    History,
+    choose,
+    following,
+    in_vain,
+    replaceable,
+    without,
+)
 from gridtf.bootstrap.judge.progress import Progress
 from gridtf.bootstrap.judge.verdict import Verdict
 from gridtf.errors import (
@@ -97,6 +106,11 @@ def test_attempt_without_bad_hosts_follows_at_once_and_is_no_restart() -> None:
     again = after(Failure(FAILED), found.history, spare=1, restarts=1)
     assert isinstance(again, Following)
     assert names(again.hosts) == "n1 n3 n4"
+
+
+def test_as_many_bad_hosts_are_replaced_as_there_are_spare_ones() -> None:
+    for spare, replaced in ((0, ""), (1, "n2"), (2, "n2 n3")):
+        assert " ".join(replaceable(["n2", "n3"], HOSTS, request(spare=spare), NOTHING)) == replaced
 
 
 def test_restart_follows_a_failure_after_a_pause_that_doubles() -> None:
