@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from argparse import Namespace
@@ -11,7 +12,7 @@ from gridtf.cli import output
 from gridtf.cli.common import agreed, find_job, new_parser
 from gridtf.errors import GridtfError, NotFoundError, ReplacedError, UsageError
 from gridtf.jobspec.arguments import Parser
-from gridtf.states import ENDED
+from gridtf.states import ENDED, JobState
 from gridtf.text import counted, plain
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def run(arguments: Namespace) -> int:
         return 1
     jobs = [find_job(Namespace(job=name), even_gone=True) for name in names]  # all of them before one is cancelled
     views, code = [], 0
-    for job in jobs:
+    for job in sorted(jobs, key=_runs) if jobs[1:] else jobs:  # those that wait first: the others' hosts become free
         try:
             view = _cancel(job)
         except GridtfError as error:
@@ -85,6 +86,12 @@ def _chosen(arguments: Namespace) -> list[str]:
         if not agreed(f"Cancel {counted(len(rows), 'job')}? [y/N]", "nothing was cancelled", hint):
             return []
     return [row.run_dir for row in rows]
+
+
+def _runs(job: Job) -> bool:
+    with contextlib.suppress(GridtfError):
+        return job.status().state != JobState.PENDING
+    return True
 
 
 def _cancel(job: Job) -> JobView:

@@ -233,6 +233,8 @@ def configured(
         made.like, made.elements = like, lambda given: sweep_of(given, arguments) if given.sweep else None
         layer = made(wanted, build)
         notes.extend(made.notes)
+        if getattr(arguments, "dry_run", None) is False:  # the dry run shows it among the values
+            notes.extend(f"{key[0]} is {one.value}: {one.source}" for key, one in layer.items())
         return layer
 
     notes: list[str] = []

@@ -172,8 +172,11 @@ def _about(plan: Plan, command: Sequence[str], copied: dict[str, Any], *, defaul
 def _hours(plan: Plan) -> Sequence[str]:
     from gridtf.login import when
 
-    left = plan.scheduler.login.balance(plan)
-    return [f"uses at most   {when.hours(plan)}{left and f'; {left}'}"] if plan.request.hours else []
+    if plan.request.hours is None:
+        return ()
+    left, used = plan.scheduler.login.balance(plan), when.hours(plan.request.hours)
+    again = f" in each of up to {plan.spec.continuations + 1} runs" if plan.spec.continuations else ""
+    return [f"uses at most   {used}{again}{left and f'; {left}'}"]
 
 
 def _of_sweep(plan: Plan) -> Sequence[str]:
@@ -198,6 +201,7 @@ def _resources(request: Request, cpus_per_task: int | None, slots: str = "") -> 
             f"{_gpus(request.gpus_per_node, request.components[0])} each" if request.gpus_per_node else "no GPUs",
         ]
         words += [_gpus_of_tasks(request)] if request.gpus_per_node else []
+        words += [f"and {counted(request.spare_nodes, 'spare host')}"] if request.spare_nodes else []
     if cpus_per_task:
         words.append(f"{counted(cpus_per_task, 'CPU')} per task")
     return ", ".join(words)

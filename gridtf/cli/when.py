@@ -18,7 +18,7 @@ from gridtf.login.job import find
 from gridtf.login.when import Forecast, Row, clock
 from gridtf.run.rundir import here
 from gridtf.states import JobState
-from gridtf.text import plain
+from gridtf.text import counted, plain
 from gridtf.values import as_dict
 
 _LISTS = ("partition", "nodes", "time")  # several values of these are separated by commas
@@ -55,7 +55,8 @@ def run(arguments: Namespace) -> int:
         return 0
     rows = [row for row in forecast.rows if not row.estimate.never]
     if rows and not explicit and (left := len(forecast.rows) - len(rows)):
-        output.message(f"gridtf: {left} that can never run are left out; --partition NAME tells why")
+        never = f"{counted(left, 'row')} left out, since the job can never run so"
+        output.message(f"gridtf: {never}; --partition NAME tells why")
     output.write(f"{_table(rows if rows and not explicit else forecast.rows, now)}\n")
     if any(row.expected for row in forecast.rows):
         output.message(f"gridtf: {_SCALED}")
@@ -76,7 +77,7 @@ def _table(rows: list[Row], now: float) -> str:
             "WALLTIME": "" if row.walltime is None else format_walltime(row.walltime),
             "LATEST END": "" if row.latest is None else clock(row.latest, now),
             "EXPECTED END": "" if row.expected is None else clock(row.expected, now),
-            "USES": row.hours,
+            "USES": when.hours(row.hours),
             "START": when.when(row, now),
         }
         for row in rows

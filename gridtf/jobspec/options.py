@@ -54,7 +54,7 @@ def _gres(text: str) -> object:
     """The GPUs of Slurm's ``--gres``: ``gpu``, ``gpu:4``, ``gpu:a100``, ``gpu:a100:4``."""
     if not re.fullmatch(r"(gres[:/])?gpu(:[\w.+-]+){0,2}", text, re.ASCII):
         others = ",".join(part for part in text.split(",") if not re.match(r"(gres[:/])?gpu", part))
-        hint = f"pass others on: --native=--gres={others}" if others else "write gpu:4, or gpu:a100:4"
+        hint = f"write gpu:4, or gpu:a100:4{f', or for others --native=--gres={others}' if others else ''}"
         raise UsageError(f"{text} is not only GPUs of one model", hint=hint)
     return text if re.search(r":\d+$", text) else f"{text}:1"
 

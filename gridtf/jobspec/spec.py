@@ -307,6 +307,9 @@ class JobSpec(_Keywords):
         if self.gpus is None:
             return self
         each, (low, high) = self.gpus_per_node, self.node_range or (1, 1)
+        workers = 0 if any(self.count(name) for name in tasktypes.LEADERS) else self.count("worker")
+        if workers and each is None and self.nodes is None and not self.gpus % workers:
+            return self.replace(gpus=None, gpus_per_task=self.gpus_per_task or self.gpus // workers)
         if each is None and low == high and not self.gpus % low:
             return self.replace(gpus=None, gpus_per_node=self.gpus // low)
         if each and self.nodes is None and self.gpus and not self.gpus % each:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gridtf import schedulers
-from gridtf.errors import SpecError, UsageError
+from gridtf.errors import SpecError, UsageError, nearest
 from gridtf.jobspec.checks import check_parsed
 from gridtf.jobspec.layers import Layer, Sourced
 from gridtf.jobspec.options import Key
@@ -49,7 +49,7 @@ class Row(Value):
         wait: Seconds until then, 0 for a start at once; None where it is not known.
         latest: When it would end at the latest, by its walltime, in seconds since the epoch; None: not known.
         expected: When it would end by a past job's runtime; None: not known.
-        hours: GPU-hours or core-hours that it may use, in words; empty: not known.
+        hours: As Request.hours.
         chosen: The values, by key.
     """
 
@@ -60,7 +60,7 @@ class Row(Value):
     wait: float | None = None
     latest: float | None = None
     expected: float | None = None
-    hours: str = ""
+    hours: tuple[float, str] | None = None
     chosen: Mapping[Key, str | int | None] = {}
 
 
@@ -84,6 +84,7 @@ class Forecast:
         self.notes: list[str] = []
         self._everything = everything
         self._questions = self._of = 0
+        self._now = time.time()  # of all that start at once, so that they compare
 
     def __call__(self, wanted: Layer, build: Build) -> Layer:
         """Choose.
@@ -135,7 +136,8 @@ class Forecast:
             if not self._everything and _NODES not in wanted and self.rows[-1].wait == 0:
                 break  # those that follow are no better
         if left:
-            self.notes.append(f"{counted(left, 'more combination')} not asked about: a command asks {QUESTIONS} times")
+            more = counted(left, "more combination")
+            self.notes.append(f"{more} not asked about: a command asks {QUESTIONS} times; name fewer")
         if errors and len(errors) == len(self.rows):
             raise errors[0]
         self.rows.sort(key=lambda row: _rank(row, by_end=_NODES in wanted))  # those as good stay in the site's order
@@ -167,7 +169,7 @@ class Forecast:
         return answers.shared(question, ask)
 
     def _row(self, plan: Plan, estimate: Estimate, chosen: Mapping[Key, str | int | None]) -> Row:
-        request, start, now = plan.request, estimate.start, time.time()
+        request, start, now = plan.request, estimate.start, self._now
         low, high = request.nodes
         spread = plan.scheduler.login.slots(request) and request.chosen("nodes") is None  # over any number of hosts
         row = Row(
@@ -175,11 +177,12 @@ class Forecast:
             "" if spread else str(low) if low == high else f"{low}-{high}",
             request.walltime,
             estimate,
-            hours=hours(plan),
+            hours=request.hours,
             chosen=chosen,
         )
         if start is None:
             return row
+        start = now if start - now < _NOW else start
         runtime = self.like.runtime if self.like else None
         needed = runtime and (runtime[0] if spread else runtime[0] * runtime[1] / low)
         limit = request.walltime or math.inf
@@ -187,7 +190,7 @@ class Forecast:
             what = f"it needs {duration(needed)}, more than its walltime"
             return row.replace(estimate=Estimate(why=what, never=True))
         return row.replace(
-            wait=0.0 if start - now < _NOW else start - now,
+            wait=start - now,
             latest=start + limit if request.walltime else None,
             expected=needed and start + needed,
         )
@@ -196,7 +199,7 @@ class Forecast:
         """Why the best row is chosen."""
         unknown, others = best.estimate.why, [key for key in wanted if key != _PARTITION]
         if best.estimate.never:
-            reasons = "; ".join(dict.fromkeys(f"{row.partition}: {row.estimate.why}" for row in self.rows))
+            reasons = "; ".join(dict.fromkeys(f"{row.partition}: {row.estimate.why}".lstrip(": ") for row in self.rows))
             raise SpecError(next(iter(wanted))[0], "nothing that auto may choose can run the job", why=reasons)
         if best.wait is None and others:
             raise SpecError(others[0][0], f"auto cannot choose: no start is known ({unknown})", hint="write a value")
@@ -216,6 +219,7 @@ def _rank(row: Row, *, by_end: bool) -> tuple[bool, bool, float]:
 
 def _choices(wanted: Mapping[Key, str], places: Sequence[Place]) -> dict[Key, list[str | int | None]]:
     """What each value may be: the longest walltimes first, and partitions in the order of the site."""
+    names = [place.name for place in places]
     places = [place for place in places if not place.hidden]
     lists = {key: [*dict.fromkeys(text[5:].replace(",", " ").split())] for key, text in wanted.items()}
     for key, parse in ((_NODES, parse_nodes), (_TIME, parse_walltime)):  # else a row that never runs
@@ -230,6 +234,9 @@ def _choices(wanted: Mapping[Key, str], places: Sequence[Place]) -> dict[Key, li
         low, high = map(int, span.groups()) if span else (1, max(sizes, default=1))
         powers = [1 << power for power in range(20) if low <= 1 << power <= high]
         choices[_NODES] = [*(powers if span or not lists[_NODES] else (whole(word) or word for word in lists[_NODES]))]
+    for name in lists.get(_PARTITION, ()):  # of Grid Engine, it may be a pattern, or have a host
+        if name not in names and not {*name} & {*"@*?"} and (near := nearest(name, names)):
+            raise SpecError("partition", f"there is no {name!r}", hint=near)
     if _PARTITION in wanted:
         choices[_PARTITION] = [*lists[_PARTITION]] or [place.name for place in places] or [None]
     if _TIME in wanted:
@@ -244,9 +251,8 @@ def _choices(wanted: Mapping[Key, str], places: Sequence[Place]) -> dict[Key, li
     return {key: choices[key] for key in order if key in choices}
 
 
-def hours(plan: Plan) -> str:
-    """The most that a job may use, in words: ``16 GPU-hours``; empty where its walltime is not known."""
-    used = plan.request.hours
+def hours(used: tuple[float, str] | None) -> str:
+    """Request.hours in words: ``16 GPU-hours``; empty where they are not known."""
     number = f"{used[0]:,.1f}".removesuffix(".0") if used else ""
     return f"{number} {used[1]}-hour{'' if number == '1' else 's'}" if used else ""
 

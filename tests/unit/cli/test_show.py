@@ -470,6 +470,23 @@ def test_cancel_by_name_and_state_asks_first(
     assert main(["cancel", "--name", "o*", "--yes"]) == 0
 
 
+def test_jobs_that_wait_are_cancelled_before_one_whose_hosts_they_would_get(
+    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        assert main(["submit", "--name", name, "--", "x"]) == 0
+
+    def query(jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
+        ended = {name: JobStatus(CANCELLED, purged=True) for name in fake.cancelled}
+        return {
+            job.job_id: ended.get(job.job_id, JobStatus(RUNNING if job.job_id == "101" else PENDING)) for job in jobs
+        }
+
+    monkeypatch.setattr(fake, "query", query)
+    assert main(["cancel", "a", "b"]) == 0
+    assert fake.cancelled == ["102", "101"]
+
+
 def test_failed_cancel_leaves_no_cancelled_json(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
     assert main(["submit", "--name", "far", "--", "x"]) == 0
     run = Job(capsys.readouterr().out.splitlines()[3].removeprefix("run directory  ")).run

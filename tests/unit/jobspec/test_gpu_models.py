@@ -100,6 +100,13 @@ def test_gpus_of_the_whole_job_that_fit_no_hosts_are_refused(values: dict[str, A
         JobSpec(command=["x"], **values)
 
 
+def test_gpus_of_the_whole_job_are_shared_by_its_workers() -> None:
+    """Where neither hosts nor their GPUs are given, as on Grid Engine, which chooses the hosts."""
+    request = plan("sge", gpus="a100:4", pe="rr", tasks={"worker": {"count": 4}}).request
+    assert (request.gpus_per_task, request.components[0].gpu_model) == (1, "a100")
+    assert request.left_open >= {"nodes", "gpus_per_node"}
+
+
 def test_limit_of_the_site_counts_all_gpus(tmp_path: Path) -> None:
     site = tmp_path / "site.toml"
     site.write_text("[limits]\nmax_gpus_per_node = 4\n")

@@ -227,7 +227,7 @@ def test_table_of_a_job_in_all_partitions_and_shapes(site: Site, capsys: Capture
     assert [row["partition"] for row in found[:4]] == ["short", "short", "gpu", "gpu"]
     assert found[0]["start"] == pytest.approx(site.now + 600)
     assert found[0]["latest"] == pytest.approx(site.now + 600 + 30 * MINUTE)
-    assert {row["hours"] for row in found if row["nodes"] == "2"} == {"4 GPU-hours", "16 GPU-hours"}
+    assert {row["hours"][0] for row in found if row["nodes"] == "2"} == {4.0, 16.0}
     assert sum(row["never"] for row in found) == 2
     assert main(["when", "--nodes", "2-4", "--time", "30m"]) == 0
     captured = capsys.readouterr()
@@ -246,6 +246,25 @@ def test_like_tells_when_it_should_end_and_on_what_that_rests(site: Site, capsys
     assert (found["1"], found["4"]) == (pytest.approx(2 * found["2"]), pytest.approx(found["2"] / 2))
     assert main(["when", *words]) == 0
     assert "its rate is taken to grow with the hosts" in capsys.readouterr().err
+
+
+def test_misspelt_partition_in_a_list_is_refused(site: Site, capsys: Captured) -> None:
+    error = refused("--partition", "auto:gpu,shrt", "--time", "30m", capsys=capsys)
+    assert "partition: there is no 'shrt'" in error
+    assert "did you mean short?" in error
+    assert site.asked == []
+
+
+def test_starts_at_once_compare_by_their_ends_and_not_by_the_moment_of_the_answer(site: Site, capsys: Captured) -> None:
+    site.by_shape = {(1, 300): 3.0, (2, 300): 0.0, (1, 301): 2.0}
+    assert main(["when", "--partition", "gpu", "--nodes", "1,2", "--time", "5m"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines[1:]] == ["1", "2"]
+
+
+def test_submission_tells_what_was_chosen(site: Site, capsys: Captured) -> None:
+    assert main(["submit", "--partition", "auto", "--time", "30m", "--", "true"]) == 0
+    assert "gridtf: partition is short: --partition auto, chosen of 3: starts in 10 min" in capsys.readouterr().err
 
 
 def test_slots_lie_on_any_number_of_hosts(
@@ -342,7 +361,7 @@ def test_a_sweep_is_asked_about_as_an_array(site: Site, capsys: Captured) -> Non
     Path("gridtf.toml").write_text(f'command = ["{{params.lr}}"]\n{request}params.lr = 1\n[sweep]\nlr = [1, 2, 3]\n')
     assert main(["when", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [row["hours"] for row in found] == ["6 GPU-hours"] * 3
+    assert [row["hours"] for row in found] == [[6.0, "GPU"]] * 3
 
 
 def test_this_machine_starts_a_job_at_once(capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
