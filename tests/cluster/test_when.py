@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from gridtf.run.rundir import read_record
 from tests.support.cluster import Bed
 from tests.support.clusterfaults import admin
@@ -54,7 +56,7 @@ def test_estimates_of_a_filled_slurm_come_true(slurm: Bed) -> None:
     estimate = rows["gpu", "4", 300]
     assert 0 < estimate["start"] - time.time() <= 75
     assert estimate["latest"] == estimate["start"] + 300
-    assert estimate["hours"] == "0.3 GPU-hours"
+    assert estimate["hours"][1] == "GPU"
     assert rows["short", "4", 300]["start"] is not None
     never = rows["cpu", "4", 300]
     assert (never["start"], never["never"]) == (None, True)
@@ -142,25 +144,27 @@ def test_grid_engine_tells_what_starts_now_and_how_many_slots_are_free(sge: Bed)
     rows = asked(bed, *words, *both)
     assert all(starts_now(row) for row in rows.values())
     assert len(rows) == 2
-    assert rows["left.q", "1", 300]["hours"] == "0.3 core-hours"
-    assert "unknown queue" in asked(bed, *words, "--partition", "nope.q")["nope.q", "1", 300]["why"]
+    assert rows["left.q", "", 300]["hours"] == [pytest.approx(1 / 3), "core"]
+    assert "unknown queue" in asked(bed, *words, "--partition", "nope.q")["nope.q", "", 300]["why"]
     long = asked(bed, *words[:-1], "10h", "--partition", "short.q,all.q")
-    assert long["short.q", "1", 36000]["never"]
-    assert starts_now(long["all.q", "1", 36000])
+    assert long["short.q", "", 36000]["never"]
+    assert starts_now(long["all.q", "", 36000])
+    (many,) = asked(bed, *words[:3], "rr", "--workers", "40", "--partition", "left.q").values()
+    assert (many["never"], many["why"]) == (True, "40 slots, and there are 8")
     fill = "qsub -terse -q left.q -pe rr 8 -o /dev/null -j y -b y sleep 600"
     bed.run("login", "bash", "-c", f"{fill}; until qstat -s r | grep -q .; do sleep 0.2; done")
     rows = asked(bed, *words, *both)
-    full = rows["left.q", "1", 300]
+    full = rows["left.q", "", 300]
     assert (full["start"], full["never"]) == (None, False)
     assert full["why"].startswith("not now (")
     assert full["why"].endswith("free slots: 0 of 8 in left.q")
-    assert starts_now(rows["right.q", "1", 300])
+    assert starts_now(rows["right.q", "", 300])
     value, source = chosen(bed, *words, "--partition", "auto:left.q,right.q")["partition"]
     assert value == "right.q"
     assert "the first of 2 that starts now" in source
     with undone(bed, "qmod -d right.q", "qmod -e right.q"):
         rows = asked(bed, *words, *both)
-        assert "disabled or in error" in rows["right.q", "1", 300]["why"]
+        assert "disabled or in error" in rows["right.q", "", 300]["why"]
         done = gridtf(bed, "render", *words, "--partition", "auto:left.q,right.q", "--", "true")
         assert "gridtf: partition left.q is the first, since no start is known: not now" in done.stderr
     waits = ClusterJob(bed, *words, "--partition", "left.q", "--name", "waits", "--", "true")

@@ -116,7 +116,9 @@ def estimate(plan: Plan, queues: Sequence[Queue]) -> Estimate:
     if closed := closed_queues(requested, [(queue, usable.get(queue.name, True)) for queue in queues]):
         return Estimate(why=closed[0])
     own = carrying(matching_queues(queues, requested.queues), requested.pe)
-    slots = some([f"{free[queue.name]} in {queue.name}" for queue in own if queue.name in free])
+    if 0 < (most := sum(free.get(queue.name, (0, 0))[1] for queue in own)) < requested.slots.low:
+        return Estimate(why=f"{requested.slots.low} slots, and there are {most}", never=True)
+    slots = some(["{} of {} in {}".format(*free[queue.name], queue.name) for queue in own if queue.name in free])
     return Estimate(why=f"not now ({why})" + (f"; free slots: {slots}" if slots else ""))
 
 

@@ -188,10 +188,10 @@ def parse_usable(text: str) -> dict[str, bool]:
     return {name: total > bad for name, (total, _, bad) in numbers.items() if total is not None and bad is not None}
 
 
-def parse_free(text: str) -> dict[str, str]:
-    """Parse the output of ``qstat -g c``: queue -> how many of its slots are free now: ``0 of 16``."""
+def parse_free(text: str) -> dict[str, tuple[int, int]]:
+    """Parse the output of ``qstat -g c``: queue -> how many of its slots are free now, and how many it has."""
     rows = (line.split() for line in text.splitlines())
-    return {row[0]: f"{row[-4]} of {row[-3]}" for row in rows if len(row) >= 7 and row[-4].isdecimal()}
+    return {row[0]: (int(row[-4]), int(row[-3])) for row in rows if len(row) >= 7 and "".join(row[-4:-2]).isdecimal()}
 
 
 def parse_slots(text: str) -> dict[str, int]:
