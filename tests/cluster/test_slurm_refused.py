@@ -45,7 +45,7 @@ def own_folder(bed: Bed, host: str) -> Iterator[None]:
         (["--nodes", "9"], ["9 nodes requested, partition gpu has 4"]),
         (["--nodes", "1", "--partition", "short", "--time", "1:00:00"], ["partition short allows", "gpu"]),
         (["--nodes", "1", "--native=--bogus"], ["bogus"]),
-        (["--nodes", "1", "--exclude", "n99"], ["--exclude: ", "nvalid node name", "sinfo --Node"]),
+        (["--nodes", "1", "--exclude", "n99"], ["--exclude: ", "nvalid node name", "this site has: c1, n[1-4]"]),
     ],
     ids=["partition", "gres", "gpus", "no-gpus", "nodes", "walltime", "option", "exclude"],
 )
