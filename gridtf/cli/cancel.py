@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from argparse import Namespace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gridtf.cli import output
@@ -47,7 +47,7 @@ def run(arguments: Namespace) -> int:
         return 1
     jobs = [find_job(Namespace(job=name), even_gone=True) for name in names]  # all of them before one is cancelled
     views, code = [], 0
-    for job in sorted(jobs, key=_runs) if jobs[1:] else jobs:  # those that wait first: the others' hosts become free
+    for job in _those_that_wait_first(jobs):
         try:
             view = _cancel(job)
         except GridtfError as error:
@@ -88,10 +88,14 @@ def _chosen(arguments: Namespace) -> list[str]:
     return [row.run_dir for row in rows]
 
 
-def _runs(job: Job) -> bool:
-    with contextlib.suppress(GridtfError):
-        return job.status().state != JobState.PENDING
-    return True
+def _those_that_wait_first(jobs: Sequence[Job]) -> Sequence[Job]:
+    """The jobs in the order in which they are cancelled: one that waits might start on the hosts of one that runs."""
+    from gridtf.observe.jobs import views
+
+    if not jobs[1:]:
+        return jobs
+    waits = [view.state == JobState.PENDING for view in views([job.run for job in jobs])]
+    return [job for first in (True, False) for job, one in zip(jobs, waits, strict=True) if one is first]
 
 
 def _cancel(job: Job) -> JobView:

@@ -211,7 +211,7 @@ class Connections:
 
         Returns:
             Their ends -> microseconds, without the time in which the other end had no room, and how many bytes wait now
-            to be sent or acknowledged. Nothing before Linux 4.10.
+            to be sent or acknowledged. Nothing from a kernel whose tcp_info is too short for that.
 
         Raises:
             OSError: The kernel does not answer.

@@ -236,7 +236,7 @@ def _choices(wanted: Mapping[Key, str], places: Sequence[Place]) -> dict[Key, li
         choices[_NODES] = [*(powers if span or not lists[_NODES] else (whole(word) or word for word in lists[_NODES]))]
     for name in lists.get(_PARTITION, ()):  # of Grid Engine, it may be a pattern, or have a host
         if name not in names and not {*name} & {*"@*?"} and (near := nearest(name, names)):
-            raise SpecError("partition", f"there is no {name!r}", hint=near)
+            raise SpecError("partition", f"the site has no partition or queue {name!r}", hint=near)
     if _PARTITION in wanted:
         choices[_PARTITION] = [*lists[_PARTITION]] or [place.name for place in places] or [None]
     if _TIME in wanted:
