@@ -117,6 +117,7 @@ def prepare(
     trusted: frozenset[int] | None = None,
     origin: Mapping[str, Any] | None = None,
     sweep: Sweep | None = None,
+    site: Any = None,
 ) -> Plan:
     """Resolve a job into a plan, without side effects.
 
@@ -128,6 +129,7 @@ def prepare(
         trusted: Ids of users besides this one and root who may own the template, as for submit.
         origin: What the job comes from, as for submit.
         sweep: The elements of a sweep, as for submit.
+        site: Plan.site of a plan for the same site, whose scheduler is not asked again then; None: it is asked.
 
     Returns:
         The plan: what ``gridtf render`` shows and submit submits.
@@ -188,7 +190,7 @@ def prepare(
 
         with _located(sources):
             plan = chains.with_conditions(plan)
-    plan = scheduler.login.with_site(plan)
+    plan = scheduler.login.with_site(plan) if site is None else plan.replace(site=site)
     if scheduler.login.cluster(os.environ):
         from gridtf.login import badhosts
 

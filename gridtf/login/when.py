@@ -109,7 +109,7 @@ class Forecast:
         choices = _choices({key: str(value.value) for key, value in wanted.items()}, places)
         self._of = math.prod(map(len, choices.values()))
         errors: list[UsageError] = []
-        left = 0
+        left, site = 0, None
         for values in itertools.product(*choices.values()):
             if self._questions >= QUESTIONS:
                 left += 1
@@ -118,7 +118,8 @@ class Forecast:
             try:
                 given = build({key: Sourced(value, wanted[key].source) for key, value in chosen.items()})
                 swept = self.elements(given)
-                plan = submission.prepare(given.spec, given.sources, given.trusted, given.origin, swept)
+                plan = submission.prepare(given.spec, given.sources, given.trusted, given.origin, swept, site)
+                site = plan.site
                 plan = plan.replace(script=submission.script(plan))
             except UsageError as error:
                 errors.append(error)

@@ -34,10 +34,15 @@ class Site(FakeScheduler):
         self.limits: dict[str, int | None] = {"short": HOUR}
         self.hidden: set[str] = set()
         self.by_shape: dict[tuple[int, int | None], float] = {}
+        self.looks = 0
         self.asked: list[tuple[str, int, int | None]] = []
 
     def server(self, job: JobIdentity, environ: object) -> str:
         return "site"
+
+    def with_site(self, plan: Plan) -> Plan:
+        self.looks += 1
+        return plan.replace(site="of the site")
 
     def directives(self, plan: Plan) -> tuple[str, ...]:
         return (f"{plan.spec.partition} {plan.request.nodes} {plan.request.walltime} {plan.request.gpus_per_node}",)
@@ -284,6 +289,7 @@ def test_a_command_asks_twelve_questions_and_says_how_many_are_left(site: Site, 
     assert main(["when", "--nodes", "1,2,3,4,5", "--time", "10m,20m,30m"]) == 0
     captured = capsys.readouterr()
     assert len(site.asked) == 12
+    assert site.looks == 1, "what is known of the site serves all"
     assert "gridtf: 33 more combinations not asked about: a command asks 12 times" in captured.err
     assert len(captured.out.splitlines()) == 13
 
