@@ -26,7 +26,7 @@ from gridtf.values import as_dict
 def parser(**more: Any) -> Parser:
     made = new_parser("nodes", "[forget HOST …] [options]", ("", "forget n7"), json=True, **more)
     made.add_argument("forget", nargs="?", choices=["forget"], help="forget what your jobs have found out about hosts")
-    made.add_argument("hosts", metavar="HOST", nargs="*", help="their names")
+    made.add_argument("hosts", metavar="HOST", nargs="*", help="the hosts, by their names in the table")
     return made
 
 

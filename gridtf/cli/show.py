@@ -85,6 +85,8 @@ def job(view: JobView, now: float, width: int | None = None) -> str:
         "state": [f"{view.state}{view.lasting(now)}"],
         "why" if view.finished else "detail": _why(view),
         "warning": [*([_unmoved(view)] if view.unmoved else []), *map(_damaged, view.damaged)],
+        "check": [view.check] if view.check else [],
+        "slow": [_was_slow(view.was_slow, view.attempt)] if view.was_slow else [],
         "times": _times(view),
         "params": [", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in view.params.items())]
         if view.params
@@ -191,6 +193,12 @@ def _unmoved(view: JobView) -> str:
     cpu = ", and none uses a CPU" if any(task.sample for task in view.tasks) else ""
     still = f"no log has grown and no task has reported a step for {duration(view.unmoved or 0.0)}{cpu}"
     return f"{still}: see gridtf stacks {view.job_id or view.run_dir}"
+
+
+def _was_slow(told: Mapping[str, Any], latest: int | None) -> str:
+    how_long = "" if told["seconds"] is None else f" for {duration(told['seconds'])}"
+    which = "" if told["attempt"] == latest else f" in attempt {told['attempt']}"
+    return f"{told['task']} on {told['host']} held the others up{how_long}{which}: {told['what']}"
 
 
 def _damaged(record: str) -> str:

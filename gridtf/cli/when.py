@@ -30,7 +30,8 @@ def parser(table: Table | None = None, **more: Any) -> Parser:
     examples = ("gridtf.toml", "gridtf.toml --nodes 2,4,8 --time 1h,4h --like digits", "digits")
     made = new_parser("when", "[JOBFILE|JOB] [options] -- command …", examples, json=True, **more)
     add_like(made)
-    add_job_options(made, schedulers.job_options() if table is None else table)
+    told = "a gridtf.toml; or a job that waits: its run directory, its id or its name"
+    add_job_options(made, schedulers.job_options() if table is None else table, told=told)
     return made
 
 

@@ -199,7 +199,9 @@ class _Collect(argparse.Action):
         namespace.given = [*given, (self.option, flag, values if self.nargs is None else None)]
 
 
-def add_job_options(parser: argparse.ArgumentParser, table: Table = OPTIONS, *, jobfile: bool = True) -> None:
+def add_job_options(
+    parser: argparse.ArgumentParser, table: Table = OPTIONS, *, jobfile: bool = True, told: str = "a gridtf.toml"
+) -> None:
     """Add JOBFILE and every option of the table to a parser.
 
     Args:
@@ -207,9 +209,10 @@ def add_job_options(parser: argparse.ArgumentParser, table: Table = OPTIONS, *, 
             in the order of the command line, where the value is None for a flag without one.
         table: All options.
         jobfile: Whether to add JOBFILE.
+        told: What may be given as JOBFILE.
     """
     if jobfile:
-        parser.add_argument("jobfile", metavar="JOBFILE", nargs="?", help="a gridtf.toml")
+        parser.add_argument("jobfile", metavar="JOBFILE", nargs="?", help=told)
     parser.set_defaults(given=[])
     groups = {name: parser.add_argument_group(name) for name in GROUPS}
     for option in table:

@@ -25,7 +25,8 @@ def considered(plan: Plan) -> Plan:
     Raises:
         GridtfError: The site's file of settings cannot be read, or has a wrong value.
     """
-    history = hosthistory.read(os.environ, time.time(), config.limit_of_site("bad_hosts", os.environ))
+    site = config.limit_of_site("bad_hosts", os.environ) if plan.history is None else None
+    history = plan.history or hosthistory.read(os.environ, time.time(), site)
     bad = history.bad(plan.scheduler.login.cluster(os.environ))
     bad = tuple(each for each in bad if not any(same_host(each.host, host) for host in plan.spec.exclude))
     chosen = _chosen(plan, bad) if bad and plan.spec.avoid_bad_hosts else {}
@@ -37,7 +38,7 @@ def considered(plan: Plan) -> Plan:
         notes.append(f"`gridtf nodes` shows {counted(len(left) - _MOST_TOLD, 'more bad host')}")
     more = {"exclude": (*plan.request.options.get("exclude", ()), *chosen)} if chosen else {}
     request = plan.request.replace(options={**plan.request.options, **more})
-    return plan.replace(request=request, bad_hosts=tuple(map(plain, notes)))
+    return plan.replace(request=request, bad_hosts=tuple(map(plain, notes)), history=history)
 
 
 def _about(suspect: Suspect) -> str:

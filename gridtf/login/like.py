@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 from gridtf.jobspec.layers import Layer, Sourced
@@ -34,6 +35,7 @@ class Like:
         self.notes: list[str] = []
         self.name = f"{job.name} ({job.id})"
         self._materials = [*gather_all(job.run, time.time())]
+        self._layers: dict[str, tuple[list[str], Layer]] = {}
 
     def advised(self, spec: JobSpec | None = None) -> Advised:
         """The advice for another job; None: for the same job again."""
@@ -55,12 +57,17 @@ class Like:
         """The values for another job.
 
         Args:
-            spec: That job, without them.
+            spec: That job, without them. On which partition it runs, and for how long, makes no difference.
         """
-        advised = self.advised(spec)
-        self.notes[:] = [
-            f"{what} {'are' if ' and ' in what else 'is'} not taken from {self.name}: {why}"
-            for what, why in advised.left.items()
-        ]
-        source = f"measured in {self.name}: "
-        return {one.key: Sourced(one.value, source + one.why) for one in advised.found.values() if one.taken}
+        about = json.dumps({**spec.to_dict(), "partition": None, "time": None})
+        if about not in self._layers:
+            advised = self.advised(spec)
+            notes = [
+                f"{what} {'are' if ' and ' in what else 'is'} not taken from {self.name}: {why}"
+                for what, why in advised.left.items()
+            ]
+            source = f"measured in {self.name}: "
+            taken = {one.key: Sourced(one.value, source + one.why) for one in advised.found.values() if one.taken}
+            self._layers[about] = notes, taken
+        self.notes[:], layer = self._layers[about]
+        return layer

@@ -117,7 +117,7 @@ def prepare(
     trusted: frozenset[int] | None = None,
     origin: Mapping[str, Any] | None = None,
     sweep: Sweep | None = None,
-    site: Any = None,
+    shared: Mapping[str, Any] = {},
 ) -> Plan:
     """Resolve a job into a plan, without side effects.
 
@@ -129,7 +129,7 @@ def prepare(
         trusted: Ids of users besides this one and root who may own the template, as for submit.
         origin: What the job comes from, as for submit.
         sweep: The elements of a sweep, as for submit.
-        site: Plan.site of a plan for the same site, whose scheduler is not asked again then; None: it is asked.
+        shared: ``site``, ``places`` and ``history`` of plans for the same site, which are not asked for again then.
 
     Returns:
         The plan: what ``gridtf render`` shows and submit submits.
@@ -184,13 +184,14 @@ def prepare(
         trusted=trusted,
         origin=origin or {},
         sweep=sweep,
+        **shared,
     )
     if any(getattr(spec, key) for key in CONDITIONS):
         from gridtf.login import chains
 
         with _located(sources):
             plan = chains.with_conditions(plan)
-    plan = scheduler.login.with_site(plan) if site is None else plan.replace(site=site)
+    plan = scheduler.login.with_site(plan)
     if scheduler.login.cluster(os.environ):
         from gridtf.login import badhosts
 

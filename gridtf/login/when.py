@@ -12,7 +12,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gridtf import schedulers
 from gridtf.errors import SpecError, UsageError, nearest
@@ -109,7 +109,7 @@ class Forecast:
         choices = _choices({key: str(value.value) for key, value in wanted.items()}, places)
         self._of = math.prod(map(len, choices.values()))
         errors: list[UsageError] = []
-        left, site = 0, None
+        left, shared = 0, dict[str, Any](places=places)
         for values in itertools.product(*choices.values()):
             if self._questions >= QUESTIONS:
                 left += 1
@@ -118,8 +118,8 @@ class Forecast:
             try:
                 given = build({key: Sourced(value, wanted[key].source) for key, value in chosen.items()})
                 swept = self.elements(given)
-                plan = submission.prepare(given.spec, given.sources, given.trusted, given.origin, swept, site)
-                site = plan.site
+                plan = submission.prepare(given.spec, given.sources, given.trusted, given.origin, swept, shared)
+                shared |= {"site": plan.site, "history": plan.history}
                 plan = plan.replace(script=submission.script(plan))
             except UsageError as error:
                 errors.append(error)

@@ -90,8 +90,6 @@ def header(snapshot: Snapshot, columns: int, now: float) -> list[Line]:
         ]
     name = f"{view.name}  {view.job_id or 'no id'} on {view.scheduler or 'no scheduler'}"
     when = [view.state + view.lasting(snapshot.now)]
-    if view.attempt and view.attempt > 1:
-        when.append(f"attempt {view.attempt}")
     if snapshot.ends is not None and snapshot.clock is not None and not view.finished:
         when.append(f"{duration(snapshot.ends - snapshot.clock)} of walltime left")
     state, style = one_line(", ".join(when)), style_of(view.state)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf.errors import RunDirError
-from gridtf.observe import jobs, steps
+from gridtf.observe import history, jobs, steps
 from gridtf.observe.codelines import code_of
 from gridtf.observe.state import AttemptView, JobView, LinkView, TaskView
 from gridtf.run import following, recordtypes
@@ -15,6 +16,7 @@ from gridtf.run.following import CONDITIONS
 from gridtf.run.rundir import Attempt, RunDir, read_private, read_record
 from gridtf.run.tail import last_lines
 from gridtf.states import JobState, TaskState
+from gridtf.text import some
 from gridtf.values import as_dict
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 MOST_LOGS = 64  # tasks whose logs are read
 _TAIL = 8192  # bytes of each
 _STILL = 600.0  # seconds without a sign of work after which a job is said not to move
+_SLOW_UNTIL = ("in step", "stopping", "verdict")  # events that end the time in which a task was slow
 _BUSY = 0.05  # cores; an idle TensorFlow server uses less
 
 
@@ -38,7 +41,7 @@ def detailed(view: JobView, now: float) -> JobView:
     ends = {task.name: last_lines(task.log, _TAIL) for task in read if task.log}
     tasks = tuple(_with_end(task, ends[task.name]) if task.name in ends else task for task in view.tasks)
     silent = _silence(run, view, [task.log for task in read if task.log])
-    more = {"unmoved": unmoved(view, silent, now), "code": code_of(run), "chain": _chain(run, view)}
+    more = {"unmoved": unmoved(view, silent, now), "code": code_of(run), "chain": _chain(run, view), **_told(run, view)}
     return view.replace(tasks=tasks, attempts=attempts(view), **more)
 
 
@@ -84,6 +87,23 @@ def _chain(run: RunDir, view: JobView) -> tuple[LinkView, ...]:
         LinkView(kind, name or known[path].name, known[path].job_id, known[path].state, known[path].run_dir)
         for kind, name, path in (*conditions, *steps)
     )
+
+
+def _told(run: RunDir, view: JobView) -> dict[str, Any]:
+    """What events tell of the check of the hosts and, when the job has ended, of the last task that was slow."""
+    events: list[Mapping[str, Any]] = []
+    with contextlib.suppress(RunDirError):
+        events.extend(history.events(run).more())
+    check, there = next((event for event in events if event["event"] == "check"), {}), [one.name for one in view.hosts]
+    gone = [host for host in check.get("hosts", ()) if there and host not in there]
+    told: dict[str, Any] = {"check": check.get("text", "") + (f"; without {some(gone)} since" if gone else "")}
+    last = max((number for number, event in enumerate(events) if event["event"] == "slow"), default=None)
+    if last is not None and view.finished:
+        slow, later = events[last], (event["time"] for event in events[last:] if event["event"] in _SLOW_UNTIL)
+        until = next(later, view.ended)
+        told["was_slow"] = {key: slow.get(key, "") for key in ("task", "host", "what", "attempt")}
+        told["was_slow"]["seconds"] = None if until is None else max(0.0, until - slow["time"])
+    return told
 
 
 def _times(records: Iterable[Mapping[str, Any] | None]) -> list[float]:

@@ -203,6 +203,11 @@ class JobView(Value):
         chain: These jobs, and the steps of the job file that it is a step of; ``gridtf status`` alone reads them.
         slow: The task that the others wait for, where that is known: ``task``, ``host``, ``what`` it lacks, how
             ``sure`` that is, and a ``text``; else None.
+        was_slow: Of a job that has ended, the last task that others waited for: ``task``, ``host``, ``what`` it lacked,
+            in which ``attempt`` and for how many ``seconds``, null where that is not known; None where none is known.
+            ``gridtf status`` alone finds it out.
+        check: What the check of the hosts has found, in one line; empty without a check. ``gridtf status`` alone reads
+            it.
     """
 
     name: str
@@ -233,6 +238,8 @@ class JobView(Value):
     waits_for: Mapping[str, str] = {}
     chain: tuple[LinkView, ...] = ()
     slow: Mapping[str, Any] | None = None
+    was_slow: Mapping[str, Any] | None = None
+    check: str = ""
 
     @property
     def finished(self) -> bool:
@@ -246,7 +253,8 @@ class JobView(Value):
         return self.state in ENDED or self.ended is not None
 
     def lasting(self, now: float) -> str:
-        """How long the job has run, or ran, as words behind its state: `` for 5 s``, `` after 2 h 0 min``.
+        """How long the latest attempt has run, or ran, as words behind its state: `` for 5 s``, `` after 2 h 0 min``;
+        of several, `` after 2 h 0 min in attempt 2 (3 h 5 min in all)``, if ``attempts`` are known.
 
         Args:
             now: Seconds since the epoch.
@@ -254,11 +262,25 @@ class JobView(Value):
         Returns:
             The words; empty where that is not known.
         """
-        if self.started is None:
+        if self.started is None or (self.finished and self.ended is None):
             return ""
-        if self.ended is not None:
-            return f" after {duration(self.ended - self.started)}"
-        return "" if self.finished else f" for {duration(now - self.started)}"
+        took, in_all = max(0.0, (self.ended or now) - self.started), self.ran(now) or 0.0
+        words = f" {'for' if self.ended is None else 'after'} {duration(took)}"
+        if self.attempt is None or self.attempt < 2:
+            return words
+        least = "at least " if any(one.ended is None for one in self.attempts[:-1]) else ""
+        return f"{words} in attempt {self.attempt}" + (f" ({least}{duration(in_all)} in all)" if in_all > took else "")
+
+    def ran(self, now: float) -> float | None:
+        """For how many seconds its tasks have run, in all of its ``attempts``; None before they have started.
+
+        Args:
+            now: Seconds since the epoch.
+        """
+        until = self.ended or (None if self.finished else now)
+        spans = [*((one.started, one.ended) for one in self.attempts[:-1]), (self.started, until)]
+        known = [max(0.0, end - begin) for begin, end in spans if begin is not None and end is not None]
+        return sum(known) if known else None
 
 
 class _Standing(Fields):

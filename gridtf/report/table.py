@@ -91,10 +91,7 @@ def ran(view: JobView, now: float) -> float | None:
     Raises:
         RunDirError: When the run directory cannot be listed.
     """
-    spans = [(one.started, one.ended) for one in detail.attempts(view)[:-1]] + [(view.started, view.ended)]
-    until = None if view.finished else now
-    known = [max(0.0, end - begin) for begin, ended in spans if begin is not None and (end := ended or until)]
-    return sum(known) if known else None
+    return view.replace(attempts=detail.attempts(view)).ran(now)
 
 
 def _values(found: Mapping[str, Reported]) -> Row:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from gridtf.jobspec.request import Request
     from gridtf.jobspec.spec import JobSpec
     from gridtf.jobspec.sweep import Sweep
+    from gridtf.run.hosthistory import History
     from gridtf.run.rundir import Record
     from gridtf.schedulers.injob import InJob
     from gridtf.schedulers.login import Login
@@ -62,6 +63,8 @@ class Plan(Value):
             in the snapshot then.
         sweep: The rows of parameters whose jobs are the elements of its array; None: it is one job.
         waits_for: Ids of the jobs that have to end before it starts: the scheduler is asked for no more than that.
+        places: Where jobs may run (Login.places), where the scheduler has been asked for that.
+        history: What is known of bad hosts, where that has been read.
         bad_hosts: Notes on hosts that were bad in earlier jobs: those that the request excludes, and others.
     """
 
@@ -79,6 +82,8 @@ class Plan(Value):
     moved: tuple[str, ...] = ()
     sweep: Sweep | None = None
     waits_for: tuple[str, ...] = ()
+    places: Sequence[Place] = ()
+    history: History | None = None
     bad_hosts: tuple[str, ...] = ()
 
 

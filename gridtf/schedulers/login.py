@@ -52,7 +52,8 @@ class Login(ABC):
         return ""
 
     def with_site(self, plan: Plan) -> Plan:
-        """The plan with ``site``: what its directives and its check depend on at this site. Called once for a plan."""
+        """The plan with ``site``: what its directives and its check depend on at this site, without a question if
+        it is there already. Called once for a plan."""
         return plan
 
     @abstractmethod

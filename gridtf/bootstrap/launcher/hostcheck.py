@@ -149,7 +149,7 @@ class HostCheck:
         without = f"; not measured: {some([*lacking.values()])}" if lacking else ""
         count = counted(len(self._plan.hosts), "host")
         outcome = "" if len(self._plan.hosts) == 1 else f": {some(list(bad)) or 'none'} far from the others"
-        self._reporter.note("check", text=f"{count} checked in {seconds:.1f} s{spent}{outcome}{without}")
+        self._reporter.note("check", hosts=[*bad], text=f"{count} checked in {seconds:.1f} s{spent}{outcome}{without}")
         record = {"nonce": self._plan.nonce, "time": now, "seconds": seconds, "gpu_seconds": seconds * gpus}
         record |= {"values": values, "missing": self._missing, "bad": bad}
         self._reporter.recorder.write(self._plan.attempt.check, json.dumps(record, indent=1))

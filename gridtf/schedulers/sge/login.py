@@ -75,9 +75,9 @@ class GridEngineLogin(CommandLogin):
         from gridtf.schedulers.sge import offers
 
         with contextlib.suppress(SchedulerError):  # a qmaster that does not answer is reported by qsub
-            site = directives.Site(offers.known_resources())
+            site = plan.site or directives.Site(offers.known_resources())
             how = directives.model_resource(request, site.resources)
-            if how and how.is_text:
+            if how and how.is_text and not site.models:
                 site = offers.known_models(how.name, site.resources)
             elif how and how.consumable != "NO":
                 plan = plan.replace(request=request.replace(options={**request.options, "gpu_resource": how.name}))

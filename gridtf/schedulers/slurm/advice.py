@@ -323,7 +323,8 @@ def room(plan: Plan) -> tuple[dict[str, int], int]:
         return {}, 0
     (request,) = component_requests(plan, os.environ)
     excluded = {*hostlist.expand(options.get("exclude", ""))}
-    groups = [nodes for partition in _chosen(request, offers.query_partitions()) for nodes in partition.nodes]
+    partitions = [place.offer for place in plan.places] or offers.query_partitions()
+    groups = [nodes for partition in _chosen(request, partitions) for nodes in partition.nodes]
     rows = [(name, nodes.works) for nodes in groups if request.fits(nodes) for name in hostlist.expand(nodes.names)]
     return {name: int(works) for name, works in rows if name not in excluded}, request.nodes
 

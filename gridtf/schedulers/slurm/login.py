@@ -66,7 +66,7 @@ class SlurmLogin(CommandLogin):
     def with_site(self, plan: Plan) -> Plan:
         """With the partitions, whose nodes say how the site tells models of GPUs from each other."""
         models = any(component.gpu_model for component in plan.request.components)
-        if models and self.scheduler.is_available(os.environ):
+        if models and plan.site is None and self.scheduler.is_available(os.environ):
             from gridtf.schedulers.slurm import offers
 
             with contextlib.suppress(SchedulerError):  # such as with PrivateData=partitions
@@ -120,7 +120,8 @@ class SlurmLogin(CommandLogin):
         account = plan.request.options.get("account") or ""
         chosen = [f"--accounts={account}"] if account else []
         answer = slurm.try_run([*_SSHARE, *chosen], limit=_BALANCE_LIMIT)
-        return query.parse_balance(answer or "", account)
+        part = "its first run" if plan.spec.continuations else "this job"
+        return query.parse_balance(answer or "", account, plan.request.hours, part)
 
     def submit(self, plan: Plan) -> SubmitResult:
         result = super().submit(plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
@@ -341,28 +342,36 @@ def parse_moment(text: str) -> float | None:
         return None
 
 
-def parse_balance(output: str, account: str) -> str:
+def parse_balance(output: str, account: str, hours: tuple[float, str] | None = None, part: str = "") -> str:
     """What an account has left of what it may use in all, from the output of sshare. Pure.
 
     Args:
         output: Lines such as ``ml||cpu=100000,gres/gpu=6000|cpu=0,gres/gpu=60``: the account, indented by its place in
             the tree, the user, the limits and the use, both in minutes.
         account: The one to look for; empty: the user's own, if there is only one.
+        hours: What a job may use, as Request.hours.
+        part: What uses so much, such as ``this job``.
 
     Returns:
-        Such as ``account ml has 99 of 100 GPU-hours left``; empty without limits.
+        Such as ``account ml has 99 of 100 GPU-hours left, 71 GPU-hours after this job``; empty without limits.
     """
     rows = [row for line in output.splitlines() if len(row := line.strip().split("|")) == 4]
     mine = {account} if account else {row[0] for row in rows if row[1]}
     for name, user, *minutes in rows if len(mine) == 1 else ():
         limits, used = (dict(re.findall(r"(?a)([\w/:]+)=(\d+)", text)) for text in minutes)
-        left = [
-            f"{max(0, most - int(used.get(tres, 0))) // 60:,} of {most // 60:,} {unit}-hours"
+        left = {
+            unit: (max(0, int(limits[tres]) - int(used.get(tres, 0))) // 60, int(limits[tres]) // 60)
             for tres, unit in (("gres/gpu", "GPU"), ("cpu", "core"))
-            for most in map(int, [limits[tres]] if tres in limits else [])
-        ]
+            if tres in limits
+        }
         if left and not user and name in mine:
-            return f"account {name} has {' and '.join(left)} left"
+            told = " and ".join(f"{rest:,} of {most:,} {unit}-hours" for unit, (rest, most) in left.items())
+            amount, unit = hours or (0.0, "")
+            if unit not in left:
+                return f"account {name} has {told} left" + (f"; its {unit}-hours are not known" if unit else "")
+            after = left[unit][0] - math.ceil(amount)
+            then = f"{after:,} {unit}-hours after {part}" if after >= 0 else f"too few {unit}-hours for {part}"
+            return f"account {name} has {told} left, {then}"
     return ""
 
 

@@ -87,7 +87,10 @@ def test_sums_of_a_user_tell_nothing_of_a_single_job(here: Path, capsys: Capture
     out, err = capsys.readouterr()
     assert out.splitlines()[0].startswith(f"{ME}: 3 jobs since 2020-01-01: 2 COMPLETED, ")
     table = {line[:20].strip(): line[20:].split() for line in out.splitlines()[3:]}
-    assert table["GPU-hours"] == ["0.7", "0.3", "2"]
+    assert out.splitlines()[2].split(maxsplit=4) == ["RESOURCE", "ASKED", "USED", "JOBS", "USED, OF ASKED"]
+    assert " ".join(table["GPU-hours"]) == "0.7 0.3 2 busy, of GPUs while jobs had them"
+    assert " ".join(table["hours of walltime"][3:]) == "with hosts, of walltimes requested"
+    assert max(map(len, out.splitlines())) <= 90
     assert main(["advise", "--user", ME, "--since", "2020-01-01", "--json"]) == 0
     found, error = capsys.readouterr()
     record = json.loads(found)["totals"]

@@ -59,6 +59,12 @@ def test_every_command_has_help_with_examples(name: str, capsys: Captured) -> No
     assert max(map(len, out.splitlines())) <= 118
 
 
+def test_help_of_when_says_that_a_job_can_be_given(capsys: Captured) -> None:
+    assert main(["when", "--help"]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("  JOBFILE"))
+    assert line.split(maxsplit=1)[1] == "a gridtf.toml; or a job that waits: its run directory, its id or its name"
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_examples_in_the_help_parse(name: str) -> None:
     from gridtf.jobspec.arguments import split_command

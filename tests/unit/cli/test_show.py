@@ -90,18 +90,18 @@ def test_show_running_job() -> None:
 
 def test_show_failed_job() -> None:
     attempts = (
-        AttemptView(1, NODE_FAIL, "lost n3", None, 900.0),
+        AttemptView(1, NODE_FAIL, "lost n3", 500.0, 900.0),
         AttemptView(2, FAILED, FAILURE.reason, 1000.0, 1200.0),
     )
     assert show.job(FAILURE.replace(attempt=2, attempts=attempts, submitted=400.0), 5000.0) == (
         "name           digits\n"
         "job            4711 (slurm)\n"
-        "state          FAILED after 3 min 20 s\n"
+        "state          FAILED after 3 min 20 s in attempt 2 (10 min 0 s in all)\n"
         "why            worker:1 on node2: exit code 3\n"
         "               look at it\n"
         f"times          submitted {moment(400.0)}, started {moment(1000.0)}, ended {moment(1200.0)}\n"
         "run directory  /runs/digits-1\n"
-        "attempts       attempt 1 NODE_FAIL: lost n3\n"
+        "attempts       attempt 1 NODE_FAIL after 6 min 40 s: lost n3\n"
         "               attempt 2 FAILED after 3 min 20 s: worker:1 on node2: exit code 3\n"
         "\n"
         "TASK      HOST   STATE    EXIT\n"
@@ -141,6 +141,21 @@ def test_show_why_the_end_of_an_earlier_attempt_is_not_known() -> None:
     attempts = (AttemptView(1, UNKNOWN, "it left no verdict"), AttemptView(2, RUNNING, "3 tasks", 10.0))
     shown = show.job(GOING.replace(attempt=2, attempts=attempts), 5000.0)
     assert "attempts       attempt 1 UNKNOWN: it left no verdict\n               attempt 2 RUNNING\n" in shown
+
+
+def test_time_of_an_attempt_is_told_from_that_of_all() -> None:
+    attempts = (AttemptView(1, UNKNOWN, "it left no verdict", 100.0), AttemptView(2, NODE_FAIL, "", 200.0, 260.0))
+    last = AttemptView(3, RUNNING, "", 1000.0)
+    again = GOING.replace(attempt=3, attempts=(*attempts, last))
+    assert "state          RUNNING for 1 min 15 s in attempt 3 (at least 2 min 15 s in all)\n" in show.job(
+        again, 1075.0
+    )
+    assert show.progress(again.replace(attempts=()), 1075.0).startswith("running for 1 min 15 s in attempt 3; ")
+    failed = FAILURE.replace(attempt=3, attempts=(AttemptView(1, FAILED, "", None, 900.0), *attempts[1:], last))
+    assert "state          FAILED after 3 min 20 s in attempt 3 (4 min 20 s in all)\n" in show.job(failed, 5000.0)
+    never = FAILURE.replace(attempt=2, attempts=(AttemptView(1, FAILED, "h3: slow", None, 900.0), last))
+    assert "state          FAILED after 3 min 20 s in attempt 2\n" in show.job(never, 5000.0)
+    assert show.verdict(never.replace(attempts=()), 5000.0).startswith("digits (4711): FAILED after 3 min 20 s in atte")
 
 
 def test_show_job_in_which_nothing_moves() -> None:

@@ -21,6 +21,7 @@ from gridtf.jobspec.spec import JobSpec, TaskSpec
 from gridtf.login import submission
 from gridtf.login.job import Job
 from gridtf.run import registry, rundir
+from gridtf.run.hosthistory import History
 from gridtf.run.rundir import Record, write_record
 from gridtf.schedulers.api import JobIdentity, Plan, SubmitResult
 from tests.support.scheduler import FakeScheduler
@@ -46,6 +47,7 @@ def test_prepare_returns_a_plan_without_side_effects(rough_path: Path) -> None:
         python=sys.executable,
         bootstrap=resources.bootstrap_script(),
         sources={"name": "--name", "chdir": "the current folder"},
+        history=History(),
     )
     assert plan.run_dir.parent == rough_path / "gridtf-runs"
     assert plan.run_dir.name.startswith("n-20")

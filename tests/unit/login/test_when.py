@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,10 @@ import pytest
 
 from gridtf import schedulers
 from gridtf.cli import main
+from gridtf.jobspec import config
+from gridtf.login import like
+from gridtf.report.advice import Advised
+from gridtf.run import hosthistory
 from gridtf.schedulers import answers
 from gridtf.schedulers.api import Estimate, JobIdentity, JobStatus, Place, Plan
 from gridtf.states import JobState
@@ -41,7 +47,7 @@ class Site(FakeScheduler):
         return "site"
 
     def with_site(self, plan: Plan) -> Plan:
-        self.looks += 1
+        self.looks += plan.site is None
         return plan.replace(site="of the site")
 
     def directives(self, plan: Plan) -> tuple[str, ...]:
@@ -292,6 +298,35 @@ def test_a_command_asks_twelve_questions_and_says_how_many_are_left(site: Site, 
     assert site.looks == 1, "what is known of the site serves all"
     assert "gridtf: 33 more combinations not asked about: a command asks 12 times" in captured.err
     assert len(captured.out.splitlines()) == 13
+
+
+def test_what_is_the_same_for_all_combinations_is_found_out_once(
+    site: Site, capsys: Captured, rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The advice of --like for each number of hosts, the history of hosts, and what the partitions have."""
+    counts: Counter[str] = Counter()
+
+    def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*words: Any, **named: Any) -> Any:
+            counts[name] += 1
+            return function(*words, **named)
+
+        return call
+
+    def room(self: Site, plan: Plan) -> tuple[dict[str, int], int]:
+        assert [place.name for place in plan.places] == ["gpu", "short", "old"], "sinfo is not asked again"
+        return {f"n{number}": 1 for number in range(12)}, 4
+
+    monkeypatch.setattr(Site, "cluster", lambda self, environ: "slurm:")
+    monkeypatch.setattr(Site, "room", room)
+    hosthistory.note(os.environ, [hosthistory.Finding("n1", job, site.now, "lost", "gone", "slurm:") for job in "12"])
+    past = recordedruns.make(rough_path / "past", workers=2, minutes=60.0)
+    monkeypatch.setattr(hosthistory, "read", counted("read", hosthistory.read))
+    monkeypatch.setattr(config, "limit_of_site", counted("site's file", config.limit_of_site))
+    monkeypatch.setattr(like, "Advised", counted("advice", Advised))
+    words = ("--nodes", "2,4", "--time", "10m,20m", "--avoid-bad-hosts", "--like", str(past.path))
+    assert len(rows(*words, capsys=capsys)) == 12
+    assert counts == {"read": 1, "site's file": 1, "advice": 3}, "without a number of hosts, with 2, and with 4"
 
 
 def test_answers_are_shared_for_a_minute_unless_the_user_submits(

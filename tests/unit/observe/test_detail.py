@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
+from gridtf.cli import show
 from gridtf.observe import jobs
 from gridtf.observe.detail import MOST_LOGS, detailed, unmoved
 from gridtf.observe.state import JobView
-from gridtf.run.rundir import RunDir, write_record
+from gridtf.run.rundir import Record, RunDir, write_record
 from tests.support import recordedruns
 from tests.support.plans import NONCE
 from tests.support.states import FAILED, PENDING, RUNNING, UNKNOWN
@@ -77,6 +79,92 @@ def test_attempt_without_a_verdict_is_unknown(tmp_path: Path) -> None:
     run.new_attempt()
     first = detailed(view_of(run), NOW).attempts[0]
     assert (first.state, first.reason) == (UNKNOWN, "it left no verdict: its launcher was killed, or its host was lost")
+
+
+# --- what events tell
+
+
+def tell(run: RunDir, *happened: Record, attempt: int = 1) -> None:
+    """Add events to those of an attempt, in the order of their times."""
+    path = run.attempt(attempt).events
+    head, *lines = path.read_text().splitlines()
+    events = sorted([*map(json.loads, lines), *happened], key=lambda event: float(event["time"]))
+    path.write_text("".join(f"{line}\n" for line in (head, *map(json.dumps, events))))
+
+
+def slow(at: float, task: str, host: str, what: str = "input") -> Record:
+    text = f"{task} on {host} holds the others up"
+    return {"time": NOW - at, "event": "slow", "task": task, "host": host, "what": what, "text": text}
+
+
+def in_step(at: float) -> Record:
+    return {"time": NOW - at, "event": "in step", "task": "worker:1", "host": "h1", "what": "input"}
+
+
+@pytest.mark.parametrize(
+    ("happened", "told"),
+    [
+        ([], ""),
+        ([slow(300, "worker:1", "h1")], "worker:1 on h1 held the others up for 5 min 0 s: input"),
+        (
+            [slow(300, "worker:1", "h1"), in_step(240)],
+            "worker:1 on h1 held the others up for 1 min 0 s: input",
+        ),
+        (
+            [slow(300, "worker:1", "h1"), slow(200, "worker:0", "h0", "CPU"), slow(9, "worker:1", "h1", "network")],
+            "worker:1 on h1 held the others up for 9 s: network",
+        ),
+        ([{"time": NOW - 300, "event": "slow"}], " on  held the others up for 5 min 0 s: "),  # cut short by a newer one
+    ],
+)
+def test_last_task_that_was_slow_is_known_when_the_job_has_ended(
+    tmp_path: Path, happened: list[Record], told: str
+) -> None:
+    run = recordedruns.make(tmp_path / "run", workers=2, state=FAILED)
+    tell(run, *happened)
+    ended = detailed(view_of(run), NOW)
+    lines = [line for line in show.job(ended, NOW).splitlines() if line.startswith("slow ")]
+    assert lines == ([f"slow           {told}"] if told else [])
+    assert detailed(view_of(run).replace(state=RUNNING, ended=None), NOW).was_slow is None
+
+
+def test_task_that_was_slow_in_an_earlier_attempt_is_told_with_that(tmp_path: Path) -> None:
+    run = recordedruns.make(tmp_path / "run", workers=2, state=FAILED)
+    recordedruns.make(tmp_path / "run", workers=2, begin=NOW)
+    tell(run, slow(60, "worker:1", "h1"))
+    shown = show.job(detailed(view_of(run), NOW + 900), NOW + 900)
+    assert "slow           worker:1 on h1 held the others up for 1 min 0 s in attempt 1: input\n" in shown
+    assert "state          COMPLETED after 10 min 1 s in attempt 2 (20 min 2 s in all)\n" in shown
+
+
+def test_status_tells_what_the_check_of_the_hosts_has_found(tmp_path: Path) -> None:
+    run = recordedruns.make(tmp_path / "run", workers=2, state=FAILED)
+    found = {
+        "time": recordedruns.BEGIN + 26,
+        "event": "check",
+        "text": "2 hosts checked in 5.2 s: none far",
+        "hosts": [],
+    }
+    assert "check " not in show.job(detailed(view_of(run), NOW), NOW)
+    tell(run, found)
+    assert "\ncheck          2 hosts checked in 5.2 s: none far\n" in show.job(detailed(view_of(run), NOW), NOW)
+    # a host was left out, and the next attempt is not checked
+    tell(run, {**found, "time": recordedruns.BEGIN + 25, "text": "2 hosts checked in 6 s: h9 far", "hosts": ["h9"]})
+    recordedruns.make(tmp_path / "run", workers=2, begin=NOW)
+    tell(run, {**found, "time": NOW + 26, "text": "the hosts are not checked"}, attempt=2)
+    assert "\ncheck          2 hosts checked in 6 s: h9 far; without h9 since\n" in show.job(
+        detailed(view_of(run), NOW), NOW
+    )
+    tell(run, {**found, "time": recordedruns.BEGIN + 24, "text": "h1 far", "hosts": ["h1"]})  # which stays
+    assert "\ncheck          h1 far\n" in show.job(detailed(view_of(run), NOW), NOW)
+
+
+def test_events_that_cannot_be_read_cost_what_they_tell_alone(tmp_path: Path) -> None:
+    run = recordedruns.make(tmp_path / "run", workers=2, state=FAILED)
+    run.attempt(1).events.unlink()
+    run.attempt(1).events.mkdir()
+    seen = detailed(view_of(run), NOW)
+    assert (seen.check, seen.was_slow, len(seen.attempts)) == ("", None, 1)
 
 
 # --- does anything move

@@ -48,6 +48,8 @@ def at_site(monkeypatch: pytest.MonkeyPatch, *rows: str, kind: str = "hf", **val
     monkeypatch.setattr(sge, "run", run)
     monkeypatch.setattr(type(scheduler), "is_available", lambda *_: True)
     made = scheduler.login.with_site(_plan(**values))
+    again = scheduler.login.with_site(_plan(**values).replace(site=made.site))  # as `gridtf when` knows it
+    assert (again.request, again.site) == (made.request, made.site)
     assert Requested.of(made).site.fixed == ("" if kind != "hf" else Requested.of(made).site.fixed)
     assert made.request.options["gpu_resource"] == Requested.of(made).gpu
     return tuple(line for line in scheduler.login.directives(made) if line.startswith(("-l", "-ar")))

@@ -247,6 +247,8 @@ def test_site_is_asked_only_for_models(monkeypatch: pytest.MonkeyPatch) -> None:
     assert scheduler.login.with_site(plan("slurm", gpus_per_node=4)).site is None
     made = scheduler.login.with_site(plan("slurm", gpus_per_node="V100:4"))
     assert (asked, made.site) == (["sinfo"], SITE)
+    again = scheduler.login.with_site(plan("slurm", gpus_per_node="V100:4").replace(site=SITE))
+    assert (asked, again.site) == (["sinfo"], SITE)
 
 
 def test_partitions_show_models_of_either_way() -> None:

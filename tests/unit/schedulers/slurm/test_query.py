@@ -745,3 +745,28 @@ OTHER = " other|||cpu=0\n  other|alice||cpu=0\n"
 def test_balance_is_what_the_account_has_left(output: str, account: str, told: str) -> None:
     found = query.parse_balance(output, account)
     assert found.startswith(told) if told else found == ""
+
+
+@pytest.mark.parametrize(
+    ("shares", "hours", "told"),
+    [
+        (SHARES, (27.5, "GPU"), "79 of 100 GPU-hours and 1,665 of 1,666 core-hours left, 51 GPU-hours after this job"),
+        (
+            SHARES,
+            (80.0, "GPU"),
+            "79 of 100 GPU-hours and 1,665 of 1,666 core-hours left, too few GPU-hours for this job",
+        ),
+        (
+            SHARES.replace(",gres/gpu=6000", ""),
+            (28.0, "GPU"),
+            "1,665 of 1,666 core-hours left; its GPU-hours are not known",
+        ),
+        (
+            SHARES.replace(",gres/gpu=6000", ""),
+            (665.0, "core"),
+            "1,665 of 1,666 core-hours left, 1,000 core-hours after this job",
+        ),
+    ],
+)
+def test_balance_is_compared_with_a_job_in_its_own_unit(shares: str, hours: tuple[float, str], told: str) -> None:
+    assert query.parse_balance(shares, "ml", hours, "this job") == f"account ml has {told}"
