@@ -46,7 +46,7 @@ def parser_doctor(table: Table | None = None, **more: Any) -> Parser:
         "killed",
     )
     made.add_argument("--write", metavar="FILE", help="write the settings that jobs need here to a new file")
-    add_job_options(made, schedulers.job_options() if table is None else table, jobfile=False)
+    add_job_options(made, schedulers.job_options() if table is None else table, jobfile="")
     return made
 
 

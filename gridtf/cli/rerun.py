@@ -27,7 +27,7 @@ def parser(table: Table | None = None, **more: Any) -> Parser:
     made.add_argument("--code", choices=("now",), help="run the working folder as it is, not the snapshot of JOB")
     made.add_argument("--failed", action="store_true", help="of a sweep: run what has not completed, and nothing else")
     submit.add_submit_options(made)
-    add_job_options(made, schedulers.job_options() if table is None else table, jobfile=False)
+    add_job_options(made, schedulers.job_options() if table is None else table, jobfile="")
     return made
 
 

@@ -21,6 +21,7 @@ from gridtf.states import JobState
 from gridtf.text import counted, plain
 from gridtf.values import as_dict
 
+_JOBFILE = "a gridtf.toml; or a job that waits: its run directory, its id or its name"
 _LISTS = ("partition", "nodes", "time")  # several values of these are separated by commas
 _INNER = {"estimate", "chosen", "wait"}  # what --json leaves out
 _SCALED = "the expected end is as long after the start as that job ran, and its rate is taken to grow with the hosts"
@@ -30,8 +31,7 @@ def parser(table: Table | None = None, **more: Any) -> Parser:
     examples = ("gridtf.toml", "gridtf.toml --nodes 2,4,8 --time 1h,4h --like digits", "digits")
     made = new_parser("when", "[JOBFILE|JOB] [options] -- command …", examples, json=True, **more)
     add_like(made)
-    told = "a gridtf.toml; or a job that waits: its run directory, its id or its name"
-    add_job_options(made, schedulers.job_options() if table is None else table, told=told)
+    add_job_options(made, schedulers.job_options() if table is None else table, _JOBFILE)
     return made
 
 

@@ -199,20 +199,17 @@ class _Collect(argparse.Action):
         namespace.given = [*given, (self.option, flag, values if self.nargs is None else None)]
 
 
-def add_job_options(
-    parser: argparse.ArgumentParser, table: Table = OPTIONS, *, jobfile: bool = True, told: str = "a gridtf.toml"
-) -> None:
+def add_job_options(parser: argparse.ArgumentParser, table: Table = OPTIONS, jobfile: str = "a gridtf.toml") -> None:
     """Add JOBFILE and every option of the table to a parser.
 
     Args:
         parser: Its namespaces get ``jobfile`` (None without one) and ``given``: (option, flag as typed, value) triples
             in the order of the command line, where the value is None for a flag without one.
         table: All options.
-        jobfile: Whether to add JOBFILE.
-        told: What may be given as JOBFILE.
+        jobfile: What may be given as JOBFILE; empty: no JOBFILE is added.
     """
     if jobfile:
-        parser.add_argument("jobfile", metavar="JOBFILE", nargs="?", help=told)
+        parser.add_argument("jobfile", metavar="JOBFILE", nargs="?", help=jobfile)
     parser.set_defaults(given=[])
     groups = {name: parser.add_argument_group(name) for name in GROUPS}
     for option in table:

@@ -35,7 +35,7 @@ class Like:
         self.notes: list[str] = []
         self.name = f"{job.name} ({job.id})"
         self._materials = [*gather_all(job.run, time.time())]
-        self._layers: dict[str, tuple[list[str], Layer]] = {}
+        self._known: dict[str, Advised] = {}  # by what it is for
 
     def advised(self, spec: JobSpec | None = None) -> Advised:
         """The advice for another job; None: for the same job again."""
@@ -60,14 +60,10 @@ class Like:
             spec: That job, without them. On which partition it runs, and for how long, makes no difference.
         """
         about = json.dumps({**spec.to_dict(), "partition": None, "time": None})
-        if about not in self._layers:
-            advised = self.advised(spec)
-            notes = [
-                f"{what} {'are' if ' and ' in what else 'is'} not taken from {self.name}: {why}"
-                for what, why in advised.left.items()
-            ]
-            source = f"measured in {self.name}: "
-            taken = {one.key: Sourced(one.value, source + one.why) for one in advised.found.values() if one.taken}
-            self._layers[about] = notes, taken
-        self.notes[:], layer = self._layers[about]
-        return layer
+        advised = self._known[about] = self._known.get(about) or self.advised(spec)
+        self.notes[:] = [
+            f"{what} {'are' if ' and ' in what else 'is'} not taken from {self.name}: {why}"
+            for what, why in advised.left.items()
+        ]
+        source = f"measured in {self.name}: "
+        return {one.key: Sourced(one.value, source + one.why) for one in advised.found.values() if one.taken}

@@ -94,15 +94,14 @@ def _told(run: RunDir, view: JobView) -> dict[str, Any]:
     events: list[Mapping[str, Any]] = []
     with contextlib.suppress(RunDirError):
         events.extend(history.events(run).more())
-    check, there = next((event for event in events if event["event"] == "check"), {}), [one.name for one in view.hosts]
-    gone = [host for host in check.get("hosts", ()) if there and host not in there]
+    check = next((event for event in events if event["event"] == "check"), {})
+    gone = [host for host in check.get("hosts", ()) if all(one.name != host for one in view.hosts)]
     told: dict[str, Any] = {"check": check.get("text", "") + (f"; without {some(gone)} since" if gone else "")}
     last = max((number for number, event in enumerate(events) if event["event"] == "slow"), default=None)
     if last is not None and view.finished:
-        slow, later = events[last], (event["time"] for event in events[last:] if event["event"] in _SLOW_UNTIL)
-        until = next(later, view.ended)
-        told["was_slow"] = {key: slow.get(key, "") for key in ("task", "host", "what", "attempt")}
-        told["was_slow"]["seconds"] = None if until is None else max(0.0, until - slow["time"])
+        until = next((event["time"] for event in events[last:] if event["event"] in _SLOW_UNTIL), view.ended)
+        known = {key: events[last].get(key, "") for key in ("task", "host", "what", "attempt")}
+        told["was_slow"] = {**known, "seconds": None if until is None else max(0.0, until - events[last]["time"])}
     return told
 
 

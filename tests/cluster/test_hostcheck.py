@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ def test_hosts_that_are_well_pass_and_a_slow_one_is_replaced(bed: Bed) -> None:
     assert not told(job), (read_record(job.attempt.check) or {})["values"]
     (text,) = told(job, "check")
     assert "4 hosts checked in " in text and text.endswith(": none far from the others"), text
+    assert f"\ncheck          {text}\n" in job.gridtf("status").stdout
     print(f"{bed.kind}: {text}")
     assert not _memory(bed).exists(), "other jobs may have been on the hosts"
     with slow(bed, "n3"):
@@ -54,6 +56,12 @@ def test_hosts_that_are_well_pass_and_a_slow_one_is_replaced(bed: Bed) -> None:
         ended(replaced, "COMPLETED", attempt=2)
         print(f"{bed.kind}: {told(replaced, 'check')}")
         assert {task["host"] for task in replaced.tasks().values()} == {"n1", "n2", "n4"}
+        status = replaced.gridtf("status").stdout
+        assert "4 hosts checked in " in status
+        assert ": n3 far from the others; without n3 since\n" in status
+        assert re.search(r"\nstate +COMPLETED after \d+ s in attempt 2\n", status), (
+            "no task of the first one has started"
+        )
         assert "restart" not in (replaced.verdict(attempt=2)["reason"])
     no_process_left(bed)
 

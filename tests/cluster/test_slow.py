@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -73,6 +74,7 @@ def test_the_slow_host_of_four_is_named_with_what_it_lacks(bed: Bed, slow: SlowH
     assert job.status()["slow"] is None
     job.gridtf("cancel")
     job.verdict()
+    assert re.search(r"\nslow +worker:\d on n4 held the others up for .*: network\n", job.gridtf("status").stdout)
     job.gridtf("report", "--output", bed.seen(bed.home() / "report.html"))
     assert "on n4 held the others up for " in (bed.home() / "report.html").read_text()
 

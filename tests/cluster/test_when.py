@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -105,6 +106,27 @@ def test_estimates_of_a_filled_slurm_come_true(slurm: Bed) -> None:
     assert -10 < real - estimate["start"] < LATE, f"{real - estimate['start']} s after the estimate"
     assert "it is COMPLETED, and does not wait" in gridtf(bed, "when", "waits").stdout
     bed.run("login", "scancel", filler.stdout.split()[0])
+
+
+def test_partitions_are_listed_once_for_all_combinations(slurm: Bed) -> None:
+    """Also where each of them leaves out a host that was bad."""
+    bed, counted, memory = slurm, slurm.home() / "counted", slurm.home() / ".local/state/gridtf/hosts.jsonl"
+    lost = {"host": "n3", "time": time.time(), "kind": "lost", "reason": "gone", "cluster": "slurm:testbed"}
+    lines = "".join(json.dumps({**lost, "job": job}) + "\n" for job in "12")
+    sinfo = '#!/bin/sh\necho "$@" >> ~/asked\nexec /usr/bin/sinfo "$@"\n'
+    for path, text in ((memory, lines), (counted / "sinfo", sinfo)):
+        name = bed.seen(path)
+        put = f"mkdir -p {name.rpartition('/')[0]}; printf '%s' {shlex.quote(text)} > {name}; chmod 700 {name}"
+        bed.run("login", "bash", "-c", put)
+    search = f"{bed.seen(counted)}:{bed.run('login', 'printenv', 'PATH').stdout.strip()}"
+    try:
+        words = ("--nodes", "1,2", "--time", "5,10", "--partition", "gpu", "--avoid-bad-hosts")
+        assert len(json.loads(gridtf(bed, "when", *words, "--json", env={"PATH": search}).stdout)) == 4
+        asked = (bed.home() / "asked").read_text().splitlines()
+        assert len(asked) == 2, f"all partitions, and those that the user sees: {asked}"
+        assert "avoid_bad_hosts leaves out n3" in gridtf(bed, "render", *words[4:], "--", "true").stderr
+    finally:
+        memory.unlink()
 
 
 def test_a_shorter_walltime_starts_before_a_reservation(slurm: Bed) -> None:

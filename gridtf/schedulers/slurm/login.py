@@ -120,8 +120,7 @@ class SlurmLogin(CommandLogin):
         account = plan.request.options.get("account") or ""
         chosen = [f"--accounts={account}"] if account else []
         answer = slurm.try_run([*_SSHARE, *chosen], limit=_BALANCE_LIMIT)
-        part = "its first run" if plan.spec.continuations else "this job"
-        return query.parse_balance(answer or "", account, plan.request.hours, part)
+        return query.parse_balance(answer or "", account, plan.request.hours, plan.spec.continuations + 1)
 
     def submit(self, plan: Plan) -> SubmitResult:
         result = super().submit(plan)

@@ -342,18 +342,18 @@ def parse_moment(text: str) -> float | None:
         return None
 
 
-def parse_balance(output: str, account: str, hours: tuple[float, str] | None = None, part: str = "") -> str:
+def parse_balance(output: str, account: str, hours: tuple[float, str] | None = None, runs: int = 1) -> str:
     """What an account has left of what it may use in all, from the output of sshare. Pure.
 
     Args:
         output: Lines such as ``ml||cpu=100000,gres/gpu=6000|cpu=0,gres/gpu=60``: the account, indented by its place in
             the tree, the user, the limits and the use, both in minutes.
         account: The one to look for; empty: the user's own, if there is only one.
-        hours: What a job may use, as Request.hours.
-        part: What uses so much, such as ``this job``.
+        hours: What a run of the job may use, as Request.hours.
+        runs: How many runs it may have.
 
     Returns:
-        Such as ``account ml has 99 of 100 GPU-hours left, 71 GPU-hours after this job``; empty without limits.
+        Such as ``account ml has 99 of 100 GPU-hours left, 71 GPU-hours after that``; empty without limits.
     """
     rows = [row for line in output.splitlines() if len(row := line.strip().split("|")) == 4]
     mine = {account} if account else {row[0] for row in rows if row[1]}
@@ -369,8 +369,8 @@ def parse_balance(output: str, account: str, hours: tuple[float, str] | None = N
             amount, unit = hours or (0.0, "")
             if unit not in left:
                 return f"account {name} has {told} left" + (f"; its {unit}-hours are not known" if unit else "")
-            after = left[unit][0] - math.ceil(amount)
-            then = f"{after:,} {unit}-hours after {part}" if after >= 0 else f"too few {unit}-hours for {part}"
+            after = left[unit][0] - math.ceil(amount * runs)
+            then = f"{after:,} {unit}-hours after that" if after >= 0 else f"too few {unit}-hours for that"
             return f"account {name} has {told} left, {then}"
     return ""
 

@@ -40,7 +40,10 @@ n3                      lx-amd64        2    1    2    2  5.09   23.6G    2.0G  
 
 
 def at_site(monkeypatch: pytest.MonkeyPatch, *rows: str, kind: str = "hf", **values: Any) -> tuple[str, ...]:
+    asked = []
+
     def run(argv: list[str], **_: object) -> Answer:
+        asked.append(argv[0])
         return Answer(
             0, QHOST.format(argv[2], kind) if argv[0] == "qhost" else HEAD + "".join(ROWS[row] for row in rows), ""
         )
@@ -48,8 +51,9 @@ def at_site(monkeypatch: pytest.MonkeyPatch, *rows: str, kind: str = "hf", **val
     monkeypatch.setattr(sge, "run", run)
     monkeypatch.setattr(type(scheduler), "is_available", lambda *_: True)
     made = scheduler.login.with_site(_plan(**values))
+    before = [*asked]
     again = scheduler.login.with_site(_plan(**values).replace(site=made.site))  # as `gridtf when` knows it
-    assert (again.request, again.site) == (made.request, made.site)
+    assert (again.request, again.site, asked) == (made.request, made.site, before), "the site is asked once"
     assert Requested.of(made).site.fixed == ("" if kind != "hf" else Requested.of(made).site.fixed)
     assert made.request.options["gpu_resource"] == Requested.of(made).gpu
     return tuple(line for line in scheduler.login.directives(made) if line.startswith(("-l", "-ar")))

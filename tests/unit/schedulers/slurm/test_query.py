@@ -750,11 +750,11 @@ def test_balance_is_what_the_account_has_left(output: str, account: str, told: s
 @pytest.mark.parametrize(
     ("shares", "hours", "told"),
     [
-        (SHARES, (27.5, "GPU"), "79 of 100 GPU-hours and 1,665 of 1,666 core-hours left, 51 GPU-hours after this job"),
+        (SHARES, (27.5, "GPU"), "79 of 100 GPU-hours and 1,665 of 1,666 core-hours left, 51 GPU-hours after that"),
         (
             SHARES,
             (80.0, "GPU"),
-            "79 of 100 GPU-hours and 1,665 of 1,666 core-hours left, too few GPU-hours for this job",
+            "79 of 100 GPU-hours and 1,665 of 1,666 core-hours left, too few GPU-hours for that",
         ),
         (
             SHARES.replace(",gres/gpu=6000", ""),
@@ -764,9 +764,10 @@ def test_balance_is_what_the_account_has_left(output: str, account: str, told: s
         (
             SHARES.replace(",gres/gpu=6000", ""),
             (665.0, "core"),
-            "1,665 of 1,666 core-hours left, 1,000 core-hours after this job",
+            "1,665 of 1,666 core-hours left, 1,000 core-hours after that",
         ),
     ],
 )
 def test_balance_is_compared_with_a_job_in_its_own_unit(shares: str, hours: tuple[float, str], told: str) -> None:
-    assert query.parse_balance(shares, "ml", hours, "this job") == f"account ml has {told}"
+    assert query.parse_balance(shares, "ml", hours) == query.parse_balance(shares, "ml", (hours[0] / 2, hours[1]), 2)
+    assert query.parse_balance(shares, "ml", hours) == f"account ml has {told}"
