@@ -57,12 +57,10 @@ def test_hosts_that_are_well_pass_and_a_slow_one_is_replaced(bed: Bed) -> None:
         print(f"{bed.kind}: {told(replaced, 'check')}")
         assert {task["host"] for task in replaced.tasks().values()} == {"n1", "n2", "n4"}
         status = replaced.gridtf("status").stdout
-        assert "4 hosts checked in " in status
-        assert ": n3 far from the others; without n3 since\n" in status
-        assert re.search(r"\nstate +COMPLETED after \d+ s in attempt 2\n", status), (
-            "no task of the first one has started"
+        assert re.search(r"\ncheck +3 hosts checked in .* s: n3 far from the others; without n3 since\n", status), (
+            status
         )
-        assert "restart" not in (replaced.verdict(attempt=2)["reason"])
+        assert re.search(r"\nstate +COMPLETED after \d+ s in attempt 2 \(.* in all\)\n", status), status
     no_process_left(bed)
 
 
