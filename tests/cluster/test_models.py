@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -138,6 +139,15 @@ def test_models_on_grid_engine(sge: Bed) -> None:
         assert head(job) == ["-l gpu_v100=1"]
         assert hosts_of(job) == {"n3"}
         assert sorted(len(gpus) for _, gpus in job.gpus().values()) == [1, 1]
+
+        fill = "qsub -terse -l gpu_v100=2 -o /dev/null -j y -b y sleep 600"
+        held = sge.run("login", "bash", "-c", f"{fill}; until qstat -s r | grep -q .; do sleep 0.2; done").stdout
+        shape = ("--pe", "smp", "--workers", "1", "--gpus-per-task", "V100:1", "--time", "5,10")
+        asked = gridtf(sge, "when", "--json", *sge.options, *shape, "--partition", "all.q").stdout
+        assert [row["start"] for row in json.loads(asked)] == [None, None], (
+            f"each asks for the one that is taken: {asked}"
+        )
+        sge.run("login", "qdel", held.split()[0])
 
         job = completed(sge, "--pe", "smp", "--workers", "1", "--gpus-per-task", "H100:1", "-L", "tensor:2")
         assert head(job) == ["-l gpu=1", "-l tensor=2", "-l h100=TRUE"]
