@@ -91,5 +91,5 @@ def _table(name: str, first: float, sums: Mapping[str, Any]) -> str:
     rows = [("RESOURCE", "ASKED", "USED", "JOBS", "USED, OF ASKED")]
     for what, one in sums["totals"].items():
         asked = "-" if one["asked"] is None else f"{one['asked']:.1f}"
-        rows.append((what, asked, f"{one['used']:.1f}", str(one["jobs"]), _MEANING[what]))
+        rows.append((what, asked, f"{one['used']:.1f}", str(one["jobs"]), _MEANING.get(what, "")))
     return f"{told}: {parts}\n\n{table(rows)}"

@@ -99,9 +99,10 @@ def _told(run: RunDir, view: JobView) -> dict[str, Any]:
     told: dict[str, Any] = {"check": check.get("text", "") + (f"; without {some(gone)} since" if gone else "")}
     last = max((number for number, event in enumerate(events) if event["event"] == "slow"), default=None)
     if last is not None and view.finished:
-        until = next((event["time"] for event in events[last:] if event["event"] in _SLOW_UNTIL), view.ended)
-        known = {key: events[last].get(key, "") for key in ("task", "host", "what", "attempt")}
-        told["was_slow"] = {**known, "seconds": None if until is None else max(0.0, until - events[last]["time"])}
+        slow, later = events[last], [event for event in events[last:] if event["attempt"] == events[last]["attempt"]]
+        until = next((event["time"] for event in later if event["event"] in _SLOW_UNTIL), later[-1]["time"])
+        known = {key: slow.get(key, "") for key in ("task", "host", "what", "attempt")}
+        told["was_slow"] = {**known, "seconds": max(0.0, until - slow["time"]) or None}
     return told
 
 

@@ -262,14 +262,13 @@ class JobView(Value):
         Returns:
             The words; empty where that is not known.
         """
+        which = f" in attempt {self.attempt}" if (self.attempt or 1) > 1 and self.state != JobState.PENDING else ""
         if self.started is None or (self.finished and self.ended is None):
-            return ""
+            return which
         took, in_all = max(0.0, (self.ended or now) - self.started), self.ran(now) or 0.0
-        words = f" {'for' if self.ended is None else 'after'} {duration(took)}"
-        if self.attempt is None or self.attempt < 2:
-            return words
+        words = f" {'for' if self.ended is None else 'after'} {duration(took)}{which}"
         least = "at least " if any(one.ended is None for one in self.attempts[:-1]) else ""
-        return f"{words} in attempt {self.attempt}" + (f" ({least}{duration(in_all)} in all)" if in_all > took else "")
+        return words + (f" ({least}{duration(in_all)} in all)" if which and in_all > took else "")
 
     def ran(self, now: float) -> float | None:
         """For how many seconds its tasks have run, in all of its ``attempts``; None before they have started.

@@ -151,6 +151,8 @@ def test_time_of_an_attempt_is_told_from_that_of_all() -> None:
         again, 1075.0
     )
     assert show.progress(again.replace(attempts=()), 1075.0).startswith("running for 1 min 15 s in attempt 3; ")
+    assert "state          RUNNING in attempt 3\n" in show.job(again.replace(started=None), 1075.0)
+    assert "state          PENDING\n" in show.job(again.replace(started=None, state=PENDING), 1075.0)
     failed = FAILURE.replace(attempt=3, attempts=(AttemptView(1, FAILED, "", None, 900.0), *attempts[1:], last))
     assert "state          FAILED after 3 min 20 s in attempt 3 (4 min 20 s in all)\n" in show.job(failed, 5000.0)
     never = FAILURE.replace(attempt=2, attempts=(AttemptView(1, FAILED, "h3: slow", None, 900.0), last))

@@ -135,6 +135,14 @@ def test_task_that_was_slow_in_an_earlier_attempt_is_told_with_that(tmp_path: Pa
     shown = show.job(detailed(view_of(run), NOW + 900), NOW + 900)
     assert "slow           worker:1 on h1 held the others up for 1 min 0 s in attempt 1: input\n" in shown
     assert "state          COMPLETED after 10 min 1 s in attempt 2 (20 min 2 s in all)\n" in shown
+    # the launcher of the first one was killed after that
+    head, *lines = run.attempt(1).events.read_text().splitlines()
+    kept = [line for line in lines if json.loads(line)["time"] <= NOW - 60]
+    run.attempt(1).events.write_text("".join(f"{line}\n" for line in (head, *kept)))
+    run.attempt(1).verdict.unlink()
+    shown = show.job(detailed(view_of(run), NOW + 900), NOW + 900)
+    assert "slow           worker:1 on h1 held the others up in attempt 1: input\n" in shown
+    assert "state          COMPLETED after 10 min 1 s in attempt 2\n" in shown
 
 
 def test_status_tells_what_the_check_of_the_hosts_has_found(tmp_path: Path) -> None:
