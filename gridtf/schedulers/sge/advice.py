@@ -112,10 +112,8 @@ def estimate(plan: Plan, queues: Sequence[Queue]) -> Estimate:
     if not answer.code:
         return Estimate(time.time())
     why = reason(answer)
-    if "verification:" not in answer.text:  # a name that does not exist
+    if "verification:" not in answer.text or re.search(FIXED, why):  # a name, or a value, that does not exist
         return Estimate(why=f"refused: {why}", never=True)
-    if re.search(FIXED, why):
-        return Estimate(why=why, never=True)
     shown, requested = sge.run(["qstat", "-g", "c"], limit=QUERY_LIMIT).out, Requested.of(plan)
     usable, free = offers.parse_usable(shown), offers.parse_free(shown)
     if closed := closed_queues(requested, [(queue, usable.get(queue.name, True)) for queue in queues]):
@@ -215,8 +213,7 @@ def reason(answer: Answer) -> str:
 
     Such as ``(-l gpu_type=k80) cannot run at host "n1" because it offers only hf:gpu_type=A100``, where no host has it.
     """
-    reasons = without_verdict(answer)
-    lines = [re.sub(r"^(Unable to run job: )?(Job \d+ )?", "", line) for line in reasons.err.splitlines()]
+    lines = [re.sub(r"^(Unable to run job: )?(Job \d+ )?", "", one) for one in without_verdict(answer).err.splitlines()]
     return decisive([line for line in lines if "cannot run" in line]) or sge.message(Answer(1, "", "\n".join(lines)))
 
 
@@ -257,13 +254,6 @@ def _meant(name: str, pes: Sequence[PE]) -> list[PE]:
     """The parallel environments whose names are like this one."""
     words = nearest(name, _names(pes)).rstrip("?").split()
     return [pe for pe in pes if pe.name in words]
-
-
-def _unsuited(pe: PE, requested: Requested, cell: Cell) -> str:
-    """Why the job could not run in a parallel environment; empty where nothing is known."""
-    queues = carrying(matching_queues(cell.queues, requested.queues), pe.name)
-    no_queue = f"no queue of the job offers PE `{pe.name}` (pe_list)" if cell.queues and not queues else ""
-    return pe_problem(pe, requested) or no_queue
 
 
 def _names(listed: Iterable[PE | Queue]) -> list[str]:
@@ -614,8 +604,7 @@ def _refuse_names(output: str, requested: Requested, cell: Cell) -> None:
     )
     for pattern, option, what, existing, hint in kinds:
         if match := re.search(pattern, output):
-            near = _meant(match[1], cell.pes) if option == "pe" else []
-            unsuited = [_unsuited(pe, requested, cell) for pe in near[:1]]
+            unsuited = [pe_problem(pe, requested) for pe in _meant(match[1], cell.pes)[:1] if option == "pe"]
             why = " ".join(filter(None, (nearest(match[1], [*existing]), *unsuited)))
             raise SpecError(requested.key(option), what.format(match[1]), why=why, hint=hint)
     resource = re.search(r'unknown resource "([^"]*)"', output)
@@ -668,6 +657,13 @@ def _refuse_without(output: str, requested: Requested, cell: Cell) -> None:
 
 def _refuse_amounts(output: str, last: str, requested: Requested, cell: Cell) -> None:
     """Amounts above those of any host, or of all hosts together."""
+    if fixed := re.search(FIXED, last):
+        words = re.findall(r"[(, ](([\w.]+)=[^,)]+)", last.partition(")")[0])
+        own = {name: word for word, name in words if name not in _NO_LOAD}
+        values = sorted({value for name, value in re.findall(FIXED, output) if name == fixed[1]})
+        hint = f"hosts have {some(values)}" if len(own) == 1 else f"`qhost -F {','.join(own)}` shows what each host has"
+        key = "gpu_model" if fixed[1] == requested.site.fixed else requested.key(fixed[1])
+        raise SpecError(key, f"no host has {' and '.join(own.values())}", hint=hint)
     for name, most in offered(output).items():
         if name in requested.resources:
             noun = "GPUs" if name == requested.gpu else f"of resource {name}"
@@ -675,13 +671,6 @@ def _refuse_amounts(output: str, last: str, requested: Requested, cell: Cell) ->
             what = f"{requested.resources[name]} {noun}{each} requested, no host has more than {most:g}"
             hint = "" if name == requested.gpu else f"`qhost -F {name}` shows the amount on each host"
             raise SpecError(requested.key(name), what, hint=hint)
-    if fixed := re.search(FIXED, last):
-        words = re.findall(r"[(, ]([\w.]+)(=[^,)]+)", last.partition(")")[0])
-        own = {name: name + amount for name, amount in words if name not in _NO_LOAD}
-        values = sorted({value for name, value in re.findall(FIXED, output) if name == fixed[1]})
-        hint = f"hosts have {some(values)}" if len(own) == 1 else f"`qhost -F {','.join(own)}` shows what each host has"
-        key = "gpu_model" if fixed[1] == requested.site.fixed else requested.key(fixed[1])
-        raise SpecError(key, f"no host has {' and '.join(own.values())}", hint=hint)
     if slots := re.search(r'cannot run in PE "([^"]*)" because it only offers (\d+) slots', output):
         pe = next((pe for pe in cell.pes if pe.name == slots[1]), None)
         if pe is not None and pe.users:

@@ -36,8 +36,7 @@ _REASONS = (
     r"offers only [a-z][cl]:(?!slots=)[\w.]+=-?[\d.]+[KMGTkmgt]?$|exceeds limit|already in use",
     _FULL,
     rf"{FIXED}|offers only [a-z]l:",
-    "unknown resource",
-    _NONE,
+    rf"unknown resource|{_NONE}",
     "cannot run(?!.*hard queue list)",
     "hard queue list|turned off",
 )
@@ -314,8 +313,8 @@ def decisive(reasons: Sequence[str]) -> str:
     It prints a line for each queue or host, and at the end one for the parallel environment, which only counts them.
     """
     best = min(reasons, key=_telling, default="")
-    none = (reason for reason in reasons if _NONE in reason)  # which is not about one host
-    return next(none, best) if re.search(_FULL, best) else best
+    # where it is full, the line that is not about one host
+    return next((reason for reason in reasons if _NONE in reason), best) if re.search(_FULL, best) else best
 
 
 def _telling(reason: str) -> int:

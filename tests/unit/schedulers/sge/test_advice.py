@@ -328,6 +328,13 @@ def test_listed_hosts_have_to_exist() -> None:
             "no host has gpu_type=k80",
             "hosts have A100, v100",
         ),
+        (  # which is no amount
+            K80.replace("A100", "2080ti").replace("v100", "3090"),
+            workers(2, pe="rr", constraint="gpu_type=k80"),
+            "constraint",
+            "no host has gpu_type=k80",
+            "hosts have 2080ti, 3090",
+        ),
         (
             BOTH,
             workers(2, pe="rr", constraint="gpu_type=A100,h100"),
@@ -840,7 +847,7 @@ def test_verified_job_starts_now_and_a_wrong_name_never(monkeypatch: pytest.Monk
     monkeypatch.setattr(sge, "run", lambda argv, limit, text: Answer(1, "", K80))
     found = advice.estimate(made, SITE.queues)
     assert found.never
-    assert found.why == '(-l gpu_type=k80) cannot run in queue "n1" because it offers only hf:gpu_type=A100'
+    assert found.why == 'refused: (-l gpu_type=k80) cannot run in queue "n1" because it offers only hf:gpu_type=A100'
 
 
 def test_queues_tell_where_a_job_can_never_run() -> None:
