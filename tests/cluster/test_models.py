@@ -84,7 +84,7 @@ def test_what_slurm_s_hosts_do_not_have_is_refused_with_what_they_have(models_sl
         ((*one, "-w", "n1", "-x", "n9"), ("-x: Invalid node name specified: n9\n",)),
         (
             ("--nodes", "2", "-x", "n[1-3]"),
-            ("-x: 2 nodes", "partition gpu has 1 such nodes apart from those of exclude"),
+            ("-x: 2 nodes", "gpu has 1 such nodes apart from those of exclude"),
         ),
         ((*one, "-L", "tensor,tenso"), ("-L: Invalid license specification: tenso\n", "did you mean tensor?")),
         (("-w", "n[3-4]", *one), ("the job must use 2 hosts, but nodes is 1",)),
@@ -166,7 +166,7 @@ def test_models_on_grid_engine(sge: Bed) -> None:
             (("-C", "gpu_type=k80"), ("-C: no host has gpu_type=k80\n", "hosts have A100, v100")),
             (
                 ("-C", "gpu_type=A100,h100"),
-                ("-C: no host has gpu_type=A100 and h100=TRUE\n", "`qhost -F gpu_type,h100`"),
+                ("-C: no host has gpu_type=A100 and h100=TRUE\n", "-F gpu_type,h100`"),
             ),
             (("-w", "n1,n2", "--nodes", "3"), ("-w: the job needs 3 hosts; left by nodelist: 2\n", "left: n1, n2")),
             (("-x", "n1,n2", "--nodes", "3"), ("-x: the job needs 3 hosts; left by exclude: 2\n", "left: n3, n4")),
