@@ -287,7 +287,8 @@ def foreseen(plan: Plan, partitions: Sequence[Partition]) -> Estimate | None:
         closed = judge(requests, 0, "", partitions)
     except SpecError as error:
         types = {kind for partition in partitions for nodes in partition.nodes for kind in nodes.gpu_types}
-        if any(request.gpu_type not in ("", *types) for request in requests):  # a wrong word, in any partition
+        models = {request.gpu_type for request in requests if request.key("gpus") == error.key}
+        if models - {"", *types}:  # a wrong word, in any partition
             raise located(error, plan.sources) from None
         return Estimate(why=error.problem, never=True)
     return Estimate(why=closed[0]) if closed else None
@@ -417,7 +418,7 @@ def _wrong_name(
     texts = {one: text for one in (option, "exclude")[: 1 + of_nodes] if (text := request.options.get(one))}
     wrong = [(one, name) for one in texts for name in split(texts[one]) if known and name not in ("", *known)]
     option, name = wrong[0] if wrong else (option, ",".join(texts.values()))
-    what = f"{message}: {name}" if name and name not in message else message
+    what = f"{message}: {name}" if name else message
     offered = f"{'available to you' if available else 'this site has'}: {some(listed)}" if listed else hint
     key = request.keys.get(option, "native" if option == "gres" else option)
     return SpecError(key, what, why=nearest(name, known) if wrong else "", hint=offered)

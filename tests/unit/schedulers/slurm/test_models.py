@@ -222,6 +222,7 @@ LICENSE = ("Invalid license specification", "available to you: tensor:4")
     [
         (*FEATURE, {"constraint": "nosuch"}, "nosuch", ""),
         (*FEATURE, {"constraint": "ibb"}, "ibb", "did you mean ib?"),
+        (*FEATURE, {"constraint": "a"}, "a", ""),
         (*FEATURE, {"constraint": "ib&(v100|nosuch)"}, "nosuch", ""),
         (*FEATURE, {"constraint": "[ib*2&opa*1]"}, "opa", ""),
         (*FEATURE, {"constraint": "opa", "gpus_per_node": "v100:1"}, "opa", ""),
@@ -261,6 +262,7 @@ def test_model_of_no_partition_is_an_error_and_not_rows_that_never_start() -> No
     assert foreseen(gpus_per_node="a100:2", partition="cpu") == "no node of partition cpu has a100 GPUs"
     assert foreseen(gpus_per_node="v100:2", partition="cpu") == "no node of partition cpu has GPUs with v100"
     assert foreseen(gpus_per_node="v100:2") == ""
+    assert foreseen(gpus_per_node="k80:2", time="8-0").startswith("8-00:00:00 is more than partition gpu allows")
     with pytest.raises(UsageError, match="--gpus-per-node: no node of partition gpu has k80 GPUs") as caught:
         foreseen(gpus_per_node="k80:1")
     assert "2 to 4 a100 each" in caught.value.hint
