@@ -29,11 +29,11 @@ def considered(plan: Plan) -> Plan:
     history = plan.history or hosthistory.read(os.environ, time.time(), site)
     bad = history.bad(plan.scheduler.login.cluster(os.environ))
     bad = tuple(each for each in bad if not any(same_host(each.host, host) for host in plan.spec.exclude))
-    chosen = _chosen(plan, bad) if bad and plan.spec.avoid_bad_hosts else {}
+    chosen, kept = _chosen(plan, bad) if bad and plan.spec.avoid_bad_hosts else ({}, {})
     left = [each for each in bad if each not in chosen.values()]
     notes = [*history.notes, *(f"avoid_bad_hosts leaves out {host}: {_about(each)}" for host, each in chosen.items())]
-    hint = "it stays" if plan.spec.avoid_bad_hosts else "--exclude {} leaves it out, --avoid-bad-hosts any such host"
-    notes += [f"{each.host} {_about(each)}: {hint.format(each.host)}" for each in left[:_MOST_TOLD]]
+    hint = "--exclude {} leaves it out, --avoid-bad-hosts any such host"
+    notes += [f"{one.host} {_about(one)}: {kept.get(one.host, hint).format(one.host)}" for one in left[:_MOST_TOLD]]
     if len(left) > _MOST_TOLD:
         notes.append(f"`gridtf nodes` shows {counted(len(left) - _MOST_TOLD, 'more bad host')}")
     more = {"exclude": (*plan.request.options.get("exclude", ()), *chosen)} if chosen else {}
@@ -47,16 +47,23 @@ def _about(suspect: Suspect) -> str:
     return f"{who} ({suspect.reason})"
 
 
-def _chosen(plan: Plan, bad: Sequence[Suspect]) -> dict[str, Suspect]:
-    """The hosts to leave out, as the scheduler calls them: a tenth of those that may run the job, rounded up, and no
-    more than it can do without. The worst come first."""
+def _chosen(plan: Plan, bad: Sequence[Suspect]) -> tuple[dict[str, Suspect], dict[str, str]]:
+    """The hosts to leave out, as the scheduler calls them, and of the others why they stay: left out is a tenth of
+    those that may run the job, rounded up, and no more than it can do without. The worst come first."""
     room, need = dict[str, int](), 0
     with contextlib.suppress(GridtfError):  # which says more when it refuses the job
         room, need = plan.scheduler.login.room(plan)
-    chosen: dict[str, Suspect] = {}
+    chosen, kept = dict[str, Suspect](), dict[str, str]()
     for each in bad:
         host = next((host for host in room if same_host(host, each.host)), "")
         left = sum(room[other] for other in room.keys() - {*chosen, host})
-        if host and left >= need and len(chosen) * _SHARE < len(room):
+        reasons = (
+            (plan.request.options.get("nodelist"), "nodelist chooses the job's hosts"),
+            (not host, "it is not known whether the job may run there"),
+            (left < need, "the job needs it"),
+            (len(chosen) * _SHARE >= len(room), f"at most a tenth of {len(room)} hosts is left out"),
+        )
+        kept[each.host] = next((f"it stays, since {why}" for holds, why in reasons if holds), "")
+        if not kept[each.host]:
             chosen[host] = each
-    return chosen
+    return chosen, kept

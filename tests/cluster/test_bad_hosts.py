@@ -70,7 +70,9 @@ def test_host_that_two_jobs_have_lost_is_told_of_avoided_and_forgotten(bed: Bed)
     without = rendered(bed, 3, "--avoid-bad-hosts")
     assert "avoid_bad_hosts leaves out n2: was bad in 2 of your jobs" in without
     assert ("--exclude=n2" if bed.kind == "slurm" else "h=!(n2)") in without
-    assert ": it stays" in rendered(bed, 4, "--avoid-bad-hosts")  # the job needs it
+    assert "): it stays, since the job needs it" in rendered(bed, 4, "--avoid-bad-hosts")
+    named = rendered(bed, 3, "--avoid-bad-hosts", "--nodelist", "n1,n2,n3")
+    assert "): it stays, since nodelist chooses the job's hosts" in named
 
     job = started(bed, "--avoid-bad-hosts", nodes=3, name="avoids", command=UNTIL_RELEASED)
     assert {task["host"] for task in job.tasks().values()} == {"n1", "n3", "n4"}

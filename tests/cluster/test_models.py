@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -79,15 +80,25 @@ def test_what_slurm_s_hosts_do_not_have_is_refused_with_what_they_have(models_sl
         ((*one, "--gpus-per-node", "h100:1"), ("no node of partition gpu has h100 GPUs", "2 to 4 a100", "ib, v100")),
         ((*one, "--gpus-per-node", "v100:5"), ("5 GPUs with v100 a node requested", "have 4")),
         (("--nodes", "2", "--gpus-per-node", "a100:4"), ("partition gpu has 1 such node",)),
-        ((*one, "-C", "nosuch"), ("-C: ", "this site has: ib, v100")),
-        ((*one, "-w", "n9"), ("-w: ", "this site has: c1, n1")),
+        ((*one, "-C", "ib&nosuch"), ("-C: Invalid feature specification: nosuch\n", "this site has: ib, v100")),
+        ((*one, "-w", "n9"), ("-w: Invalid node name specified: n9\n", "this site has: c1, n1")),
+        ((*one, "-w", "n1", "-x", "n9"), ("-x: Invalid node name specified: n9\n",)),
+        (
+            ("--nodes", "2", "-x", "n[1-3]"),
+            ("-x: 2 nodes", "gpu has 1 such nodes apart from those of exclude"),
+        ),
+        ((*one, "-L", "tensor,tenso"), ("-L: Invalid license specification: tenso\n", "did you mean tensor?")),
         (("-w", "n[3-4]", *one), ("the job must use 2 hosts, but nodes is 1",)),
-        ((*one, "-L", "tensor:9"), ("-L: ", "tensor:4")),
-        ((*one, "--reservation", "nosuch"), ("--reservation: ",)),
+        ((*one, "-L", "tensor:9"), ("-L: Invalid license specification: tensor:9\n", "tensor:4")),
+        ((*one, "--reservation", "nosuch"), ("--reservation: Requested reservation is invalid: nosuch\n",)),
         ((*one, "--native=--gres=gpu:a100:4"), ('write gpus_per_node = "a100:4"',)),
     ):
         error = refused(models_slurm, *words)
         assert all(piece in error for piece in pieces), error
+    unknown = gridtf(models_slurm, "when", *one, "--gpus-per-node", "h100:1", check=False)
+    assert "gridtf: --gpus-per-node: no node of partition gpu has h100 GPUs" in unknown.stderr
+    few = gridtf(models_slurm, "when", "--nodes", "2", "-x", "n[1-3]", check=False)
+    assert "never: 2 nodes with 1 CPUs requested, partition gpu has 1 such nodes apart from those" in few.stdout
 
 
 def test_hosts_and_reservation_of_a_slurm_job(models_slurm: Bed) -> None:
@@ -162,10 +173,24 @@ def test_models_on_grid_engine(sge: Bed) -> None:
             (("--gpus-per-task", "a100:3"), ("3 GPUs per slot requested, no host has more than 2",)),
             (("-w", "n9"), ("there is no host n9", "n1, n2")),
             (("-C", "nosuch"), ("-C: the cell has no resource `nosuch`",)),
+            (("-C", "gpu_type=k80"), ("-C: no host has gpu_type=k80\n", "hosts have A100, v100")),
+            (
+                ("-C", "gpu_type=A100,h100"),
+                ("-C: no host has gpu_type=A100 and h100=TRUE\n", "-F gpu_type,h100`"),
+            ),
+            (("-w", "n1,n2", "--nodes", "3"), ("-w: the job needs 3 hosts; left by nodelist: 2\n", "left: n1, n2")),
+            (("-x", "n1,n2", "--nodes", "3"), ("-x: the job needs 3 hosts; left by exclude: 2\n", "left: n3, n4")),
             (("-L", "matlab"), ("-L: the cell has no resource `matlab`",)),
             (("--reservation", "77"), ("--reservation: ", "qrstat")),
             (("--native=-l gpu=1",), ("write gpus_per_task = 1",)),
         ):
             error = refused(sge, *two, *words)
             assert all(piece in error for piece in pieces), error
+        unknown = gridtf(sge, "when", *two, "--gpus-per-task", "k80:1", check=False)
+        assert "gridtf: --gpus-per-task: no host has GPUs of model k80" in unknown.stderr
+        reason = r"\(-l gpu_type=k80\) cannot run in queue \S+ because it offers only hf:gpu_type=[Av]100"
+        never = gridtf(sge, "when", *two, "-C", "gpu_type=k80", "--partition", "all.q", check=False)
+        assert re.search(f"never: refused: {reason}", never.stdout)
+        few = gridtf(sge, "when", *two, "--nodes", "3", "-w", "n1,n2", "--partition", "all.q", check=False)
+        assert "never: the job needs 3 hosts; left by nodelist: 2" in few.stdout
     assert "no resource of this site stands for GPUs of model a100" in refused(sge, *two, "--gpus-per-task", "a100:1")

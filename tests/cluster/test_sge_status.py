@@ -77,6 +77,8 @@ def test_running_and_pending_jobs(sge: Bed) -> None:
     later = qsub(sge, "sleep 600", "-a", "203501010000")
     until_state(sge, runs, "RUNNING")
     until_state(sge, waits, "PENDING", 'cannot run in PE "rr" because it only offers')
+    nowhere = qsub(sge, "true", "-pe", "rr", "2", "-l", "arch=sol")
+    until_state(sge, nowhere, "PENDING", '(-l arch=sol) cannot run in queue "')
     until_state(sge, later, "PENDING", "it may not start before 2035-01-01 00:00")
     found = ask(sge, runs, waits, held, after, later, "9999999")
     assert found[held]["reason"] == f"held: qrls {held} releases it"

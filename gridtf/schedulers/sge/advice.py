@@ -26,7 +26,7 @@ from gridtf.schedulers.sge import directives, offers
 from gridtf.schedulers.sge.commands import sge
 from gridtf.schedulers.sge.directives import HOST, HOST_LISTS, MEMORY, Resource, Site, Slots, requests_gpus
 from gridtf.schedulers.sge.offers import PE, QUERY_LIMIT, Cell, Queue, alternatives, carrying, matching_queues
-from gridtf.schedulers.sge.query import seconds
+from gridtf.schedulers.sge.query import FIXED, decisive, seconds
 from gridtf.text import counted, some, toml, whole
 from gridtf.values import Value
 
@@ -57,15 +57,16 @@ def check(plan: Plan, *, limit: float = QUERY_LIMIT) -> tuple[str, ...]:
     requested, script = Requested.of(plan), plan.script
     notes = not_array(plan.spec)
     if lists := {key: hosts for key in HOST_LISTS if (hosts := plan.request.options.get(key))}:
-        check_hosts(lists, offers.known_names("-sel"))
+        check_hosts(lists, existing := offers.known_names("-sel"))
+        check_left(plan.request, existing)
     answer = _verify("v", script, limit=limit)
     if in_use := _IN_USE.search(answer.text):
         notes.append(f"the job may have to wait: other jobs have hosts for themselves (resource {in_use[1]})")
         answer = Answer(0, "", "")
     elif answer.code and without_load(answer, requested):
         answer = _verify("p", script, limit=limit)
-        if answer.code:
-            notes.append(f"no host currently has what the job requests: {_of_load(answer)}")
+        if answer.code and not re.search(FIXED, reason(answer)):
+            notes.append(f"no host currently has what the job requests: {reason(answer)}")
             answer = _without_memory(plan, requested, limit)
     # qconf runs only where its output is needed
     try:
@@ -92,7 +93,9 @@ def check(plan: Plan, *, limit: float = QUERY_LIMIT) -> tuple[str, ...]:
 
 def foreseen(plan: Plan, queues: Sequence[Queue]) -> Estimate | None:
     """What the cell's queues say of a job's start; None: Grid Engine has to be asked."""
+    named = plan.request.options.get("nodelist") or ()
     try:
+        check_left(plan.request, () if {*"*?"} & {*"".join(named)} else named)
         _refuse_queues(Requested.of(plan), Cell(queues=queues))
     except SpecError as error:
         return Estimate(why=error.problem, never=True)
@@ -108,8 +111,8 @@ def estimate(plan: Plan, queues: Sequence[Queue]) -> Estimate:
     answer = _verify("p", plan.script)
     if not answer.code:
         return Estimate(time.time())
-    why = without_job(sge.message(without_verdict(answer)))
-    if "verification:" not in answer.text:  # a name that does not exist
+    why = reason(answer)
+    if "verification:" not in answer.text or re.search(FIXED, why):  # a name, or a value, that does not exist
         return Estimate(why=f"refused: {why}", never=True)
     shown, requested = sge.run(["qstat", "-g", "c"], limit=QUERY_LIMIT).out, Requested.of(plan)
     usable, free = offers.parse_usable(shown), offers.parse_free(shown)
@@ -205,16 +208,13 @@ def _unusable_queues() -> list[tuple[Queue, bool]]:
     return []
 
 
-def _of_load(answer: Answer) -> str:
-    """The reason that depends on the load: ``… because it offers only hl:mem_free=22.594G``."""
-    reasons = without_verdict(answer)
-    line = next((line for line in reasons.err.splitlines() if " hl:" in line), sge.message(reasons))
-    return without_job(line)
+def reason(answer: Answer) -> str:
+    """Why qsub refuses a job, without the number of the job, which does not exist. Pure.
 
-
-def without_job(line: str) -> str:
-    """A reason of qsub without the number of the job, which does not exist."""
-    return re.sub(r"^(Unable to run job: )?(Job \d+ )?", "", line)
+    Such as ``(-l gpu_type=k80) cannot run at host "n1" because it offers only hf:gpu_type=A100``, where no host has it.
+    """
+    lines = [re.sub(r"^(Unable to run job: )?(Job \d+ )?", "", one) for one in without_verdict(answer).err.splitlines()]
+    return decisive([line for line in lines if "cannot run" in line]) or sge.message(Answer(1, "", "\n".join(lines)))
 
 
 def without_verdict(answer: Answer) -> Answer:
@@ -242,11 +242,18 @@ def _suitable(pes: Sequence[PE], requested: Requested, script: str) -> list[str]
     chosen = matching_queues(offers.known_queues(), requested.queues)
     offered = [pe for pe in pes if not chosen or carrying(chosen, pe.name)]
     likely = [pe for pe in offered if pe.name != requested.pe and not pe_problem(pe, requested)]
-    for pe in likely[:_MOST_TRIED_PES]:
+    meant = _meant(requested.pe, likely)
+    for pe in sorted(likely, key=lambda pe: pe not in meant)[:_MOST_TRIED_PES]:
         answer = _verify("v", script, "-pe", pe.name, str(requested.slots))
         if not answer.code or _LOAD.search(answer.text) or _IN_USE.search(answer.text):
             suitable.append(pe.name)
     return suitable
+
+
+def _meant(name: str, pes: Sequence[PE]) -> list[PE]:
+    """The parallel environments whose names are like this one."""
+    words = nearest(name, _names(pes)).rstrip("?").split()
+    return [pe for pe in pes if pe.name in words]
 
 
 def _names(listed: Iterable[PE | Queue]) -> list[str]:
@@ -357,6 +364,25 @@ def check_hosts(lists: Mapping[str, Sequence[str]], existing: Sequence[str]) -> 
             likely = next((f"did you mean {host}?" for host in existing if same_host(host, name)), "")
             hint = likely or nearest(name, list(existing)) or f"there are: {some([*existing])}"
             raise SpecError(key, f"there is no host {name}", hint=hint)
+
+
+def check_left(request: Request, hosts: Sequence[str]) -> None:
+    """Check that nodelist and exclude leave as many hosts as the job needs. Pure.
+
+    Args:
+        hosts: The execution hosts, or those of nodelist; empty where they are not known.
+
+    Raises:
+        SpecError: For fewer.
+    """
+    among, without = (request.options.get(key) or () for key in HOST_LISTS)
+    listed, excluded = ([host for name in names for host in fnmatch.filter(hosts, name)] for names in (among, without))
+    left = sorted({*(listed if among else hosts)} - {*excluded})
+    need = request.allocated_nodes[0] if request.chosen("nodes") else 0
+    if hosts and len(left) < need:
+        keys = [key for key in HOST_LISTS if request.options.get(key)]
+        what = f"the job needs {counted(need, 'host')}; left by {' and '.join(keys)}: {len(left)}"
+        raise SpecError(keys[0], what, hint=f"these are left: {some(left)}" if left else "")
 
 
 def pe_problem(pe: PE, requested: Requested) -> str:
@@ -543,11 +569,11 @@ def refuse(answer: Answer, requested: Requested, cell: Cell) -> NoReturn:
         SpecError: With the key to blame, for what the user can change.
         SchedulerError: For any other reason, in qsub's words.
     """
-    output, last = answer.err or answer.out, sge.message(answer)
+    output, last = answer.err or answer.out, reason(answer)
     _refuse_names(output, requested, cell)
     _refuse_queues(requested, cell)
     _refuse_without(output, requested, cell)
-    _refuse_amounts(output, requested, cell)
+    _refuse_amounts(output, last, requested, cell)
     if requested.key(HOST) != "native" and re.search(r"offers only qf:hostname=", last):
         what = "no host is left that could run the job"
         raise SpecError(requested.key(HOST), what, hint="`qhost` lists the hosts")
@@ -565,7 +591,8 @@ def _refuse_names(output: str, requested: Requested, cell: Cell) -> None:
     """Names that do not exist in the cell."""
     pes, queues = _names(cell.pes), _names(cell.queues)
     ask = "ask your administrators which {} exist".format
-    of_pes = alternatives("suitable PEs", cell.suitable) or alternatives("existing PEs", pes) or ask("PEs")
+    of_pes = alternatives("suitable PEs", cell.suitable) + f"; existing: {some(pes)}" * bool(pes and cell.suitable)
+    of_pes = of_pes or alternatives("existing PEs", pes) or ask("PEs")
     of_projects = alternatives("existing projects", cell.projects) or ask("projects")
     of_queues = alternatives("existing queues", queues) or "`qstat -g c` lists them"
     # what qsub prints, option, what is wrong, names that exist, what to do
@@ -577,7 +604,8 @@ def _refuse_names(output: str, requested: Requested, cell: Cell) -> None:
     )
     for pattern, option, what, existing, hint in kinds:
         if match := re.search(pattern, output):
-            why = nearest(match[1], [*existing])
+            unsuited = [pe_problem(pe, requested) for pe in _meant(match[1], cell.pes)[:1] if option == "pe"]
+            why = " ".join(filter(None, (nearest(match[1], [*existing]), *unsuited)))
             raise SpecError(requested.key(option), what.format(match[1]), why=why, hint=hint)
     resource = re.search(r'unknown resource "([^"]*)"', output)
     if resource:
@@ -627,8 +655,15 @@ def _refuse_without(output: str, requested: Requested, cell: Cell) -> None:
         raise SpecError("native", what, hint=f"add to native: {some([toml(line) for line in lines])}")
 
 
-def _refuse_amounts(output: str, requested: Requested, cell: Cell) -> None:
+def _refuse_amounts(output: str, last: str, requested: Requested, cell: Cell) -> None:
     """Amounts above those of any host, or of all hosts together."""
+    if fixed := re.search(FIXED, last):
+        words = re.findall(r"[(, ](([\w.]+)=[^,)]+)", last.partition(")")[0])
+        own = {name: word for word, name in words if name not in _NO_LOAD}
+        values = sorted({value for name, value in re.findall(FIXED, output) if name == fixed[1]})
+        hint = f"hosts have {some(values)}" if len(own) == 1 else f"`qhost -F {','.join(own)}` shows what each host has"
+        key = "gpu_model" if fixed[1] == requested.site.fixed else requested.key(fixed[1])
+        raise SpecError(key, f"no host has {' and '.join(own.values())}", hint=hint)
     for name, most in offered(output).items():
         if name in requested.resources:
             noun = "GPUs" if name == requested.gpu else f"of resource {name}"
@@ -636,8 +671,7 @@ def _refuse_amounts(output: str, requested: Requested, cell: Cell) -> None:
             what = f"{requested.resources[name]} {noun}{each} requested, no host has more than {most:g}"
             hint = "" if name == requested.gpu else f"`qhost -F {name}` shows the amount on each host"
             raise SpecError(requested.key(name), what, hint=hint)
-    slots = re.search(r'cannot run in PE "([^"]*)" because it only offers (\d+) slots', output)
-    if slots:
+    if slots := re.search(r'cannot run in PE "([^"]*)" because it only offers (\d+) slots', output):
         pe = next((pe for pe in cell.pes if pe.name == slots[1]), None)
         if pe is not None and pe.users:
             raise SpecError(requested.key("pe"), f"PE `{pe.name}` is only for users in {pe.users}")
@@ -647,6 +681,7 @@ def _refuse_amounts(output: str, requested: Requested, cell: Cell) -> None:
         quota = re.search(r'exceeds limit "[^"]*" in rule "([^"/]+)', output)
         of_quota = f"resource quota {quota[1]} limits it (`qconf -srqs {quota[1]}`)" if quota else ""
         offer = f"offers {slots[2]}" if slots[2].strip("0") else "never offers that many"
-        wanted = f"{counted(requested.slots.low, 'slot')}{with_gpus}{one_host}"
+        hosts = f" on hosts {requested.resources[HOST]}" if HOST in requested.resources else ""
+        wanted = f"{counted(requested.slots.low, 'slot')}{with_gpus}{one_host}{hosts}"
         hint = of_quota or alternatives("suitable PEs", cell.suitable) or "`qstat -g c` shows the slots of each queue"
         raise SpecError(requested.key("slots"), f"{wanted} requested, PE `{slots[1]}` {offer}", hint=hint)

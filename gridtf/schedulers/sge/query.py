@@ -26,6 +26,20 @@ from gridtf.values import Value
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
+# Why a job does not start, the most specific first. A value that a host always has is a reason only where no host is
+# just in use: the job may wait for that one. A reason that fits no phrase comes second.
+_NONE = "only offers 0 slots"
+_FULL = r"offers only \w+:slots=|dropped because"
+FIXED = r"offers only (?!qf:hostname)[a-z]f:([\w.]+)=(\S+)"
+_REASONS = (
+    r'in PE "[^"]*" because it only offers [1-9]',
+    r"offers only [a-z][cl]:(?!slots=)[\w.]+=-?[\d.]+[KMGTkmgt]?$|exceeds limit|already in use",
+    _FULL,
+    rf"{FIXED}|offers only [a-z]l:",
+    rf"unknown resource|{_NONE}",
+    "cannot run(?!.*hard queue list)",
+    "hard queue list|turned off",
+)
 _MOST_WAITING = 50  # with more waiting jobs than that, qstat -j is not called for their reasons
 _MOST_RECENT = 1000  # of the user's jobs are looked up by their log
 # Jobs, their tasks and logs in qstat -xml -j: how the elements around them are called depends on the Grid Engine, and
@@ -288,16 +302,24 @@ def why_pending(row: Row, detail: Detail, now: float) -> str:
     if detail.start > now:
         return f"it may not start before {time.strftime('%Y-%m-%d %H:%M', time.localtime(detail.start))}"
     again = "it was put back into the queue" if "R" in row.state else ""
-    best = min(detail.waits, key=_telling, default="")
+    best = decisive(detail.waits)
     full = re.search(r"dropped because it is (full|overloaded|disabled|temporarily not available)", best)
     return "; ".join(words for words in (again, f"its queues are {full[1]}" if full else best) if words)
 
 
-def _telling(message: str) -> int:
-    """Rank of a message of the scheduler; 0 is the most specific."""
-    specific_first = ("cannot run in PE", "offers only", "cannot run", "dropped because")
-    ranks = (rank for rank, phrase in enumerate(specific_first) if phrase in message)
-    return next(ranks, 9 if "turned off" in message else 2)
+def decisive(reasons: Sequence[str]) -> str:
+    """The one of Grid Engine's reasons, of qstat -j or qsub -w, that keeps a job from starting; empty without any.
+
+    It prints a line for each queue or host, and at the end one for the parallel environment, which only counts them.
+    """
+    best = min(reasons, key=_telling, default="")
+    # where it is full, the line that is not about one host
+    return next((reason for reason in reasons if _NONE in reason), best) if re.search(_FULL, best) else best
+
+
+def _telling(reason: str) -> int:
+    """Rank of a reason; 0 is the most specific."""
+    return next((rank for rank, phrase in enumerate(_REASONS) if re.search(phrase, reason)), 1)
 
 
 def _of_array(own: Sequence[Row], detail: Detail, now: float) -> JobStatus:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gridtf.errors import SchedulerError, SpecError, nearest
 from gridtf.files import user_name
+from gridtf.jobspec.config import located
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.sweep import too_many
@@ -62,6 +63,7 @@ class ComponentRequest(Value):
         features: Features that the nodes must have; empty also where the expression is more than a list.
         tasks: Training tasks per node, which share its CPUs.
         hosts: Nodes that the job must have, of those that it may have.
+        options: Options of sbatch -> their values.
     """
 
     partitions: tuple[str, ...]
@@ -75,6 +77,7 @@ class ComponentRequest(Value):
     features: tuple[str, ...] = ()
     tasks: int = 1
     hosts: int = 0
+    options: Mapping[str, str] = {}
 
     def gpus_on(self, node: Nodes) -> int:
         """How many GPUs a node has for it."""
@@ -169,6 +172,7 @@ def _requested(options: Mapping[str, str], keys: Mapping[str, str]) -> Component
         cpus=cpus,
         tasks=tasks,
         hosts=len({*hostlist.expand(options.get("nodelist", ""))}),
+        options=options,
         mem=max(mem, gpus * per_gpu, cpus * per_cpu),
         time=parsed(parse_walltime, options.get("time")),
         keys={**keys, "gpus": keys.get(gpu_option, gpu_option)},
@@ -264,7 +268,7 @@ def check(plan: Plan, *, limit: float | None = None) -> tuple[str, ...]:
         partitions = offers.query_partitions(limit=limit, clusters=submit.clusters(plan, os.environ))
     except SchedulerError:  # such as with PrivateData=partitions
         partitions = []
-    available = _available(answer.text) if answer.code else ""
+    available = _available(answer.text) if answer.code else []
     told = judge(requests, answer.code, answer.text, partitions, available=available, reserved=_reservations)
     return (*notes, *told)
 
@@ -282,6 +286,10 @@ def foreseen(plan: Plan, partitions: Sequence[Partition]) -> Estimate | None:
             _refuse(request, partitions, [_too_long, _too_much])
         closed = judge(requests, 0, "", partitions)
     except SpecError as error:
+        types = {kind for partition in partitions for nodes in partition.nodes for kind in nodes.gpu_types}
+        models = {request.gpu_type for request in requests if request.key("gpus") == error.key}
+        if models - {"", *types}:  # a wrong word, in any partition
+            raise located(error, plan.sources) from None
         return Estimate(why=error.problem, never=True)
     return Estimate(why=closed[0]) if closed else None
 
@@ -335,7 +343,7 @@ def judge(
     output: str,
     partitions: Sequence[Partition],
     *,
-    available: str = "",
+    available: Sequence[str] = (),
     reserved: Callable[[], bool] = lambda: False,
 ) -> tuple[str, ...]:
     """Judge a job by the output of sbatch --test-only and the site's partitions. Pure.
@@ -345,7 +353,7 @@ def judge(
         code: Exit code of sbatch --test-only.
         output: Its output.
         partitions: The partitions of the site.
-        available: Accounts or QOS that the user may use, as a hint; empty where they are not known.
+        available: Accounts, QOS, licenses or reservations that the user may use; empty where they are not known.
         reserved: Whether the site has reservations, for which nodes may be missing.
 
     Returns:
@@ -376,9 +384,7 @@ def judge(
         return ("the job waits until its reservation begins",)
     for phrase, option, hint in _OTHERS:
         if re.search(phrase, output, re.IGNORECASE):
-            key = "native" if option == "gres" else option
-            offered = available or _offered(option, partitions)
-            raise SpecError(requests[0].keys.get(option, key), message, hint=offered or hint)
+            raise _wrong_name(requests[0], option, message, hint, partitions, available)
     site = "; ".join(f"{one.name}: {counted(one.size, 'node')}, {offers.describe(one)}" for one in partitions)
     raise SchedulerError(f"Slurm would refuse this job: {message}", hint=f"the site has {site}" if site else "")
 
@@ -388,26 +394,35 @@ def _reservations() -> bool:
     return "ReservationName=" in (slurm.try_run(["scontrol", "show", "reservation"], limit=5.0) or "")
 
 
-def _available(output: str) -> str:
+def _available(output: str) -> list[str]:
     """The accounts, QOS, reservations or licenses that there are for the user, when sbatch has refused one; empty where
     Slurm lists none."""
     invalid = re.search(r"invalid (account|qos|license)|(reservation)", output, re.IGNORECASE)
     kind = (invalid[1] or invalid[2]).lower() if invalid else ""
-    if kind in ("reservation", "license"):
-        shown = slurm.try_run(["scontrol", "-o", "show", kind], limit=5.0) or ""
-        found = re.findall(r"(?m)^(?:ReservationName|LicenseName)=(\S+)(?: Total=(\d+))?", shown)
-        names: list[str] | None = [f"{name}:{total}" if total else name for name, total in found]
-    else:
-        names = associations(kind, limit=5.0) if kind else None
-    return f"available to you: {', '.join(names)}" if names else ""
+    if kind not in ("reservation", "license"):
+        return (associations(kind, limit=5.0) if kind else None) or []
+    shown = slurm.try_run(["scontrol", "-o", "show", kind], limit=5.0) or ""
+    found = re.findall(r"(?m)^(?:ReservationName|LicenseName)=(\S+)(?: Total=(\d+))?", shown)
+    return [f"{name}:{total}" if total else name for name, total in found]
 
 
-def _offered(option: str, partitions: Sequence[Partition]) -> str:
-    """The features or the nodes of the site; empty for other options, and where there are none."""
-    groups = [group for partition in partitions for group in partition.nodes]
-    features = [feature for group in groups for feature in group.features]
-    names = {"constraint": features, "nodelist": [group.names for group in groups]}.get(option, [])
-    return f"this site has: {some(sorted({*names}))}" if names else ""
+def _wrong_name(
+    request: ComponentRequest, option: str, message: str, hint: str, site: Sequence[Partition], available: Sequence[str]
+) -> SpecError:
+    """The error for a name in an option that Slurm does not know, with those that there are."""
+    groups = [group for partition in site for group in partition.nodes]
+    features = {feature for group in groups for feature in group.features}
+    of_site = {"constraint": features, "nodelist": {group.names for group in groups}}.get(option, ())
+    of_nodes, listed = option == "nodelist", [*available] or sorted(of_site)
+    known = hostlist.expand(",".join(listed)) if of_nodes else [name.partition(":")[0] for name in listed]
+    split = hostlist.expand if of_nodes else re.compile(r"[&|,;()\[\]!]+|[*:]\d+").split
+    texts = {one: text for one in (option, "exclude")[: 1 + of_nodes] if (text := request.options.get(one))}
+    wrong = [(one, name) for one in texts for name in split(texts[one]) if known and name not in ("", *known)]
+    option, name = wrong[0] if wrong else (option, ",".join(texts.values()))
+    what = f"{message}: {name}" if name else message
+    offered = f"{'available to you' if available else 'this site has'}: {some(listed)}" if listed else hint
+    key = request.keys.get(option, "native" if option == "gres" else option)
+    return SpecError(key, what, why=nearest(name, known) if wrong else "", hint=offered)
 
 
 def associations(column: str, *, limit: float) -> list[str] | None:
@@ -486,6 +501,8 @@ def _too_much(request: ComponentRequest, partition: Partition, partitions: Seque
     """More nodes, or GPUs, CPUs or memory per node, than the partition has or allows."""
     nodes, tasks, gpus, cpus, mem = request.nodes, request.tasks, request.gpus, request.cpus, request.mem
     features = f"with {'&'.join(request.features)}" if request.features else ""
+    excluded = {*hostlist.expand(request.options.get("exclude", ""))}
+    counts, apart = ("exclude", " apart from those of exclude") if excluded else ("nodes", "")
     words = [*filter(None, (request.gpu_type, "GPUs", features))]
     kind, enough, a_node = " ".join(words), "have enough", ", nodes of partition {} have {}"
     needed = f"{tasks} tasks a node need {cpus} CPUs" if tasks > 1 else f"{cpus} CPUs a node requested"
@@ -498,13 +515,14 @@ def _too_much(request: ComponentRequest, partition: Partition, partitions: Seque
         ("gpus", gpus, f"{gpus} {kind} a node requested{a_node}", enough),
         ("cpus-per-task", cpus, f"{needed}{a_node}", enough),
         ("mem", mem, f"{mem} MiB of memory a node requested{a_node}", enough),
-        ("nodes", nodes, f"{nodes} nodes with {each} requested, partition {{}} has {{}} such nodes", enough),
+        (counts, nodes, f"{nodes} nodes with {each} requested, partition {{}} has {{}} such nodes{apart}", enough),
     )
 
     def has(other: Partition) -> tuple[int, ...]:
         allowed, most_gpus = other.most_nodes or other.size, other.most(request.gpus_on)
         most_cpus, most_mem = other.most(lambda node: node.cpus), other.most(lambda node: node.mem)
-        enough = other.fitting(request.fits)
+        groups = [group.names for group in other.nodes if excluded and request.fits(group)]
+        enough = other.fitting(request.fits) - len(excluded & {*hostlist.expand(",".join(groups))})
         return other.size, min(other.size, allowed), most_gpus, most_gpus, most_cpus, most_mem, enough
 
     def show(other: Partition) -> str:

@@ -16,6 +16,7 @@ from gridtf.login import submission
 from gridtf.run import hosthistory
 from gridtf.run.hosthistory import LOST, Finding
 from gridtf.schedulers.api import Plan
+from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.sge import offers as sge_offers
 from gridtf.schedulers.sge.commands import sge
 from gridtf.schedulers.slurm import offers
@@ -95,7 +96,8 @@ def test_at_most_a_tenth_of_the_hosts_is_left_out_the_worst_first(monkeypatch: p
     assert excluded(made) == ["n5"]
     assert made.spec.exclude == ()
     assert made.bad_hosts[0] == "avoid_bad_hosts leaves out n5: was bad in 3 of your jobs (lost: no heartbeat)"
-    assert made.bad_hosts[1].startswith("n2 was bad in 2 of your jobs (lost: no heartbeat): it stays")
+    about = "n2 was bad in 2 of your jobs (lost: no heartbeat)"
+    assert made.bad_hosts[1] == f"{about}: it stays, since at most a tenth of 9 hosts is left out"
     assert excluded(plan(nodes=2)) == ["n5", "n2"]  # of 11
     assert excluded(plan(nodes=2, exclude=("n5",))) == ["n5", "n2"]
     many(monkeypatch, 30)
@@ -106,7 +108,9 @@ def test_at_most_a_tenth_of_the_hosts_is_left_out_the_worst_first(monkeypatch: p
 @pytest.mark.parametrize(("needed", "left_out"), [(6, ["n2"]), (7, ["n2"]), (8, []), ("4-8", ["n2"])])
 def test_job_keeps_the_hosts_that_it_needs(needed: int | str, left_out: list[str]) -> None:
     found("n2")
-    assert excluded(plan(nodes=needed, gpus_per_node=4)) == left_out
+    made = plan(nodes=needed, gpus_per_node=4)
+    assert excluded(made) == left_out
+    assert made.bad_hosts[0].endswith(": it stays, since the job needs it") != bool(left_out)
 
 
 def test_spare_hosts_are_needed_as_well_and_hosts_out_of_service_are_not() -> None:
@@ -131,7 +135,18 @@ def test_nothing_is_left_out_where_it_is_not_known_which_hosts_may_run_the_job(v
     found("n2")
     made = plan(**values)
     assert excluded(made) == []
-    assert ": it stays" in made.bad_hosts[0]
+    assert made.bad_hosts[0].endswith(": it stays, since it is not known whether the job may run there")
+
+
+@pytest.mark.parametrize("scheduler", ["slurm", "sge"])
+def test_hosts_of_nodelist_stay(scheduler: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sge, "printed", lambda argv, *, limit: QSTAT)
+    monkeypatch.setattr(sge, "run", lambda argv, *, limit: Answer(1, "", ""))
+    found("n2", cluster=f"{scheduler}:")
+    more: dict[str, Any] = {"pe": "rr", "nodes": 1} if scheduler == "sge" else {"nodes": 2}
+    made = plan(scheduler, tasks_per_node=1, nodelist=("n1", "n2"), **more)
+    assert excluded(made) == []
+    assert made.bad_hosts[0].endswith(": it stays, since nodelist chooses the job's hosts")
 
 
 def test_scheduler_that_does_not_answer_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,11 @@ SITE = Cell(
 )
 REFUSED = "Unable to run job: {}\nExiting.\n"
 NO_QUEUES = "Unable to run job: Job 33 {}\nverification: no suitable queues\nExiting.\n"
+OFFERS = 'cannot run in queue "{}" because it offers only hf:gpu_type={}\n'
+NONE = 'cannot run in PE "rr" because it only offers 0 slots'
+V100 = OFFERS.format("n3", "v100")
+K80 = NO_QUEUES.format(f"(-l gpu_type=k80) {OFFERS.format('n1', 'A100')}Job 33 (-l gpu_type=k80) {V100}Job 33 {NONE}")
+BOTH = NO_QUEUES.format(f"(-l gpu_type=A100,h100=TRUE) {V100}Job 33 {NONE}")
 FOUND = Answer(0, "verification: found suitable queue(s)\n", "")
 
 
@@ -316,6 +321,34 @@ def test_listed_hosts_have_to_exist() -> None:
             "never offers",
             "resource quota slots limits it (`qconf -srqs slots`)",
         ),
+        (
+            K80,
+            workers(2, pe="rr", constraint="gpu_type=k80"),
+            "constraint",
+            "no host has gpu_type=k80",
+            "hosts have A100, v100",
+        ),
+        (  # which is no amount
+            K80.replace("A100", "2080ti").replace("v100", "3090"),
+            workers(2, pe="rr", constraint="gpu_type=k80"),
+            "constraint",
+            "no host has gpu_type=k80",
+            "hosts have 2080ti, 3090",
+        ),
+        (
+            BOTH,
+            workers(2, pe="rr", constraint="gpu_type=A100,h100"),
+            "constraint",
+            "no host has gpu_type=A100 and h100=TRUE",
+            "`qhost -F gpu_type,h100` shows what each host has",
+        ),
+        (
+            NO_QUEUES.format('cannot run in PE "rr" because it only offers 8 slots'),
+            workers(12, pe="rr", nodelist=["n1", "n2"]),
+            "tasks",
+            "12 slots on hosts (n1|n2) requested, PE `rr` offers 8",
+            "",
+        ),
         (REFUSED.format('attribute "gpu" is not a integer value'), {"native": ["-l x=x"]}, "native", "integer", ""),
         (
             "Unable to run job: job rejected: 0 is an invalid task id\nExiting.\n",
@@ -486,6 +519,33 @@ def test_job_whose_hosts_are_all_excluded_is_refused() -> None:
     assert refused(output, exclude=["n1", "n2"]).problem == "no host is left that could run the job"
 
 
+@pytest.mark.parametrize(
+    ("name", "tried", "why"),
+    [
+        ("rrr", ["rr", "fill"], "did you mean rr?"),
+        ("tow", ["two", "rr"], "did you mean two?"),
+        ("fil", ["fill", "rr"], "did you mean fill?"),
+        (
+            "loos",
+            ["rr", "fill"],
+            "did you mean loose? PE `loose` does not let gridtf start tasks on other hosts (control_slaves FALSE)",
+        ),
+        ("nosuch", ["rr", "fill"], ""),
+    ],
+)
+def test_parallel_environment_that_is_meant_comes_first(
+    name: str, tried: list[str], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unknown = Answer(1, "", REFUSED.format(f'job rejected: the requested parallel environment "{name}" does not exist'))
+    commands = Commands(v=unknown, **dict.fromkeys(PES, FOUND))
+    monkeypatch.setattr(sge, "run", commands)
+    with pytest.raises(SpecError) as caught:
+        advice.check(plan("sge", name="x", pe=name, **workers(8)))
+    assert caught.value.why == why
+    assert [argv[4] for argv in commands.calls if argv[3:4] == ["-pe"]] == tried
+    assert caught.value.hint == f"suitable PEs: {', '.join(tried)}; existing: {', '.join(PES)}"
+
+
 def test_unsuitable_parallel_environment_names_suitable_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     no = Answer(1, "", NO_QUEUES.format('cannot run in PE "smp" because it only offers 4 slots'))
     monkeypatch.setattr(sge, "run", Commands(smp=no))
@@ -519,6 +579,39 @@ def test_check_of_resources_reported_by_load_sensors(monkeypatch: pytest.MonkeyP
         'no host currently has what the job requests: (-l mem_free=900G) cannot run at host "n1" '
         "because it offers only hl:mem_free=22.594G"
     )
+
+
+def test_value_that_no_host_has_is_refused_though_it_may_be_of_a_load_sensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = plan("sge", name="x", **workers(2, pe="rr", constraint="gpu_type=k80"))
+    monkeypatch.setattr(sge, "run", Commands(v=Answer(1, "", K80), p=Answer(1, "", K80)))
+    with pytest.raises(SpecError, match="no host has gpu_type=k80"):
+        advice.check(made)
+    busy = '(-l slots=1) cannot run in queue "n1" because it offers only hc:slots=0.000000'
+    monkeypatch.setattr(
+        sge, "run", Commands(v=Answer(1, "", K80), p=Answer(1, "", NO_QUEUES.format(f"{busy}\n{NONE}")))
+    )
+    assert advice.check(made) == (f"no host currently has what the job requests: {NONE}",)  # n1 may have it
+
+
+@pytest.mark.parametrize(
+    ("values", "left"),
+    [
+        ({"nodelist": ["n1", "n2"]}, "nodelist: 2"),
+        ({"exclude": ["n1", "n[34]*", "n3", "n4"]}, "exclude: 1"),
+        ({"nodelist": ["n?"], "exclude": ["n3", "n4"]}, "nodelist and exclude: 2"),
+        ({"nodelist": ["n?"], "exclude": ["n3"]}, ""),
+        ({}, ""),
+    ],
+)
+def test_hosts_that_are_left_are_enough(values: dict[str, Any], left: str) -> None:
+    request = plan("sge", name="x", pe="one", nodes=3, tasks_per_node=1, **values).request
+    advice.check_left(request, [])
+    try:
+        advice.check_left(request, ["n1", "n2", "n3", "n4"])
+        found = ""
+    except SpecError as error:
+        found = error.problem
+    assert found == (f"the job needs 3 hosts; left by {left}" if left else "")
 
 
 def test_memory_of_a_parallel_job_is_not_told_as_too_many_slots(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -751,6 +844,10 @@ def test_verified_job_starts_now_and_a_wrong_name_never(monkeypatch: pytest.Monk
     unknown = 'Unable to run job: Job was rejected because job requests unknown queue "x.q"\nExiting.\n'
     monkeypatch.setattr(sge, "run", lambda argv, limit, text: Answer(1, "", unknown))
     assert advice.estimate(made, SITE.queues).never
+    monkeypatch.setattr(sge, "run", lambda argv, limit, text: Answer(1, "", K80))
+    found = advice.estimate(made, SITE.queues)
+    assert found.never
+    assert found.why == 'refused: (-l gpu_type=k80) cannot run in queue "n1" because it offers only hf:gpu_type=A100'
 
 
 def test_queues_tell_where_a_job_can_never_run() -> None:
@@ -761,3 +858,6 @@ def test_queues_tell_where_a_job_can_never_run() -> None:
     assert foreseen(pe="rr", partition="short.q", time="1h").startswith("01:00:00 is more than queue short.q allows")
     assert "does not offer PE `fill`" in foreseen(pe="fill", partition="short.q", time="5m")
     assert foreseen(pe="rr", time="1h") == ""
+    few = foreseen(pe="rr", nodes=4, tasks={}, tasks_per_node=1, nodelist=["n1", "n2"])
+    assert few == "the job needs 4 hosts; left by nodelist: 2"
+    assert foreseen(pe="rr", nodes=4, tasks={}, tasks_per_node=1, nodelist=["n?"]) == ""  # not known yet

@@ -180,6 +180,46 @@ def test_job_in_error_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
             ),
             'cannot run at host "n1" because it offers only hc:gpu=0.000000',
         ),
+        (  # recorded on Son of Grid Engine 8.1.9: no host has such GPUs
+            "qw",
+            detailed(
+                detail(8),
+                messages_of(
+                    8,
+                    '(-l gpu_type=k80) cannot run in queue "n1" because it offers only hf:gpu_type=A100',
+                    '(-l gpu_type=k80) cannot run in queue "n3" because it offers only hf:gpu_type=v100',
+                    'cannot run in PE "rr" because it only offers 0 slots',
+                ),
+            ),
+            '(-l gpu_type=k80) cannot run in queue "n1" because it offers only hf:gpu_type=A100',
+        ),
+        (  # n1 has them, and is full
+            "qw",
+            detailed(
+                detail(8),
+                messages_of(
+                    8,
+                    '(-l slots=1) cannot run in queue "n1" because it offers only hc:slots=0.000000',
+                    '(-l gpu_type=A100) cannot run in queue "n3" because it offers only hf:gpu_type=v100',
+                    'cannot run in PE "rr" because it only offers 0 slots',
+                ),
+            ),
+            'cannot run in PE "rr" because it only offers 0 slots',
+        ),
+        (  # hosts without GPUs are full, and the GPUs of the others are in use
+            "qw",
+            detailed(
+                detail(8),
+                messages_of(
+                    8,
+                    'cannot run in queue "b.q" because it is not contained in its hard queue list (-q)',
+                    '(-l slots=1) cannot run in queue "n1" because it offers only hc:slots=0.000000',
+                    '(-l gpu=1) cannot run in queue "n2" because it offers only hc:gpu=0.000000',
+                    'cannot run in PE "rr" because it only offers 0 slots',
+                ),
+            ),
+            '(-l gpu=1) cannot run in queue "n2" because it offers only hc:gpu=0.000000',
+        ),
         (
             "qw",
             detailed(detail(8), of_all='queue instance "all.q@n1" dropped because it is full'),

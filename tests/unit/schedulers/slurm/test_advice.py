@@ -198,7 +198,9 @@ def test_nodes_and_partitions_that_are_down_are_a_note() -> None:
 def test_other_refusals_have_slurm_s_message(output: str, values: dict[str, Any], key: str) -> None:
     error = refusal(output, **values)
     assert error.key == key
-    assert error.problem in output
+    message, _, name = error.problem.partition(": ")
+    assert message in output
+    assert name in str(values)
     assert error.hint
 
 
@@ -255,7 +257,7 @@ def test_reservation_that_begins_later_is_a_note() -> None:
 def test_banner_of_a_site_is_not_part_of_slurm_s_message() -> None:
     banner = "Welcome to the cluster\n--> Checking allocation...OK\n"
     error = refusal(f"{banner}allocation failure: Invalid qos specification\n{banner}", native=["--qos=x"])
-    assert error.problem == "Invalid qos specification"
+    assert error.problem == "Invalid qos specification: x"
 
 
 def test_request_beyond_a_partition_of_several_node_types() -> None:
@@ -431,6 +433,8 @@ def test_estimate_is_found_in_what_several_versions_print(output: str, start: st
         (SINFO, {"partition": "short", "time": "1h"}, "01:00:00 is more than partition short allows", True),
         (SINFO, {"partition": "cpu", "gpus_per_node": 1}, "no node of partition cpu has GPUs", True),
         (SINFO, {"nodes": 5}, "5 nodes requested, partition gpu has 4", True),
+        (SINFO, {"nodes": 2, "exclude": ["n1", "n[2-3]"]}, "2 nodes with 1 CPUs requested, partition gpu has 1", True),
+        (SINFO, {"nodes": 2, "exclude": ["n[1-2]", "c1"]}, None, False),
         (SINFO.replace("short|up", "short|down"), {"partition": "short"}, "the job waits until its partition", False),
         (NODES_DOWN, {}, None, False),
         (SINFO, {"partition": "cpu"}, None, False),

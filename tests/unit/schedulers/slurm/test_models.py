@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from gridtf.errors import SpecError
+from gridtf.errors import SpecError, UsageError
 from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.slurm import advice, scheduler
 from gridtf.schedulers.slurm.commands import slurm
@@ -153,7 +154,7 @@ def test_other_hosts_may_join_those_of_nodelist() -> None:
     assert note == "Slurm does not tell whether other hosts can join those of nodelist"
 
 
-def refusal(output: str, available: str = "", **values: Any) -> SpecError:
+def refusal(output: str, available: Sequence[str] = (), **values: Any) -> SpecError:
     made = plan("slurm", name="x", **values).replace(site=SITE)
     with pytest.raises(SpecError) as caught:
         advice.judge(advice.component_requests(made, {}), 1, output, SITE, available=available)
@@ -211,28 +212,75 @@ def test_models_that_the_site_does_not_have_are_refused(values: dict[str, Any], 
     assert hint in error.hint
 
 
+FEATURE = ("Invalid feature specification", "this site has: h100, ib, v100")
+NODE = ("Invalid node name specified", "this site has: c1, n1, n2, n3, n4")
+LICENSE = ("Invalid license specification", "available to you: tensor:4")
+
+
 @pytest.mark.parametrize(
-    ("output", "values", "hint"),
+    ("output", "hint", "values", "name", "why"),
     [
-        ("Invalid feature specification", {"constraint": "nosuch"}, "this site has: h100, ib, v100"),
-        ("Invalid node name specified", {"nodelist": ["n9"]}, "this site has: c1, n1, n2, n3, n4"),
-        ("Requested reservation is invalid", {"reservation": "x"}, "scontrol show reservation"),
-        ("Invalid license specification", {"licenses": "x"}, "scontrol show licenses"),
-        ("Invalid qos specification", {"qos": "x"}, "sacctmgr"),
+        (*FEATURE, {"constraint": "nosuch"}, "nosuch", ""),
+        (*FEATURE, {"constraint": "ibb"}, "ibb", "did you mean ib?"),
+        (*FEATURE, {"constraint": "a"}, "a", ""),
+        (*FEATURE, {"constraint": "ib&(v100|nosuch)"}, "nosuch", ""),
+        (*FEATURE, {"constraint": "[ib*2&opa*1]"}, "opa", ""),
+        (*FEATURE, {"constraint": "opa", "gpus_per_node": "v100:1"}, "opa", ""),
+        (*NODE, {"nodelist": ["n9"]}, "n9", ""),
+        (*NODE, {"exclude": ["n[1-2]", "n17"]}, "n17", "did you mean n1?"),
+        (*NODE, {"exclude": ["n9"], "nodelist": ["n1"]}, "n9", ""),
+        (*LICENSE, {"licenses": "tensor:2,matlab@db:3"}, "matlab@db", ""),
+        (*LICENSE, {"licenses": "tenso:2"}, "tenso", "did you mean tensor?"),
+        (*LICENSE, {"licenses": "tensor:9"}, "tensor:9", ""),
+        ("Requested reservation is invalid", "scontrol show reservation", {"reservation": "x"}, "x", ""),
+        ("Invalid qos specification", "sacctmgr", {"qos": "x"}, "x", ""),
     ],
 )
 def test_names_that_the_site_does_not_have_are_refused_with_those_that_it_has(
-    output: str, values: dict[str, Any], hint: str
+    output: str, values: dict[str, Any], name: str, why: str, hint: str
 ) -> None:
-    error = refusal(f"allocation failure: {output}\n", **values)
+    available = ["tensor:4"] if "license" in output else []
+    error = refusal(f"allocation failure: {output}\n", available, **values)
     assert error.key == next(iter(values))
+    assert (error.problem, error.why) == (f"{output}: {name}", why)
     assert hint in error.hint
+
+
+def test_names_at_an_unknown_site_are_repeated() -> None:
+    with pytest.raises(SpecError, match="Invalid node name specified: n9") as caught:
+        made = plan("slurm", name="x", exclude=["n9"])
+        advice.judge(advice.component_requests(made, {}), 1, "allocation failure: Invalid node name specified\n", [])
+    assert caught.value.key == "exclude"
+
+
+def test_model_of_no_partition_is_an_error_and_not_rows_that_never_start() -> None:
+    def foreseen(**values: Any) -> str:
+        made = plan("slurm", name="x", **values).replace(site=SITE, sources={"gpus_per_node": "--gpus-per-node"})
+        found = advice.foreseen(made, SITE)
+        return found.why if found else ""
+
+    assert foreseen(gpus_per_node="a100:2", partition="cpu") == "no node of partition cpu has a100 GPUs"
+    assert foreseen(gpus_per_node="v100:2", partition="cpu") == "no node of partition cpu has GPUs with v100"
+    assert foreseen(gpus_per_node="v100:2") == ""
+    assert foreseen(gpus_per_node="k80:2", time="8-0").startswith("8-00:00:00 is more than partition gpu allows")
+    with pytest.raises(UsageError, match="--gpus-per-node: no node of partition gpu has k80 GPUs") as caught:
+        foreseen(gpus_per_node="k80:1")
+    assert "2 to 4 a100 each" in caught.value.hint
+
+
+def test_hosts_that_exclude_leaves_are_counted() -> None:
+    error = refusal(SHAPE, nodes=2, gpus_per_node="a100:2", exclude=["n1", "n4"])
+    assert (error.key, error.problem.partition(" requested, ")[2]) == (
+        "exclude",
+        "partition gpu has 1 such nodes apart from those of exclude",
+    )
+    assert "there are: gpu (1), cpu (0)" in error.hint
 
 
 def test_licenses_and_reservations_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     printed = "LicenseName=tensor Total=4 Used=0 Free=4 Reserved=0 Remote=no\nReservationName=course StartTime=x\n"
     monkeypatch.setattr(slurm, "try_run", lambda *_, **__: printed)
-    assert advice._available("Invalid license specification") == "available to you: tensor:4, course"
+    assert advice._available("Invalid license specification") == ["tensor:4", "course"]
 
 
 def test_site_is_asked_only_for_models(monkeypatch: pytest.MonkeyPatch) -> None:
