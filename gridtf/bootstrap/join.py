@@ -738,8 +738,7 @@ def report_task(plan: AttemptPlan, task: PlacedTask, member: str, process: Joine
 
 def _end(process: JoinedTask, system: System) -> Record:
     """How the task has ended, as far as the kernel reports it to a process that is not the parent."""
-    until = system.monotonic() + _REAPED_WITHIN
-    while process.watched and system.monotonic() < until:
+    for _ in system.within(_REAPED_WITHIN if process.watched else 0.0):
         code = process.end()
         if code is not None:
             how = {"exit": code} if code >= 0 else {"signal": signal_name(-code)}

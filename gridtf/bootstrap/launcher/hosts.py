@@ -103,8 +103,7 @@ class HostMonitor(Fields):
             if end.code < 0 and end.error is not None:  # a process of this host was killed: this came first
                 # If SIGKILL does not end the launcher as well, it was that process alone. A signal that comes now is a
                 # consequence: Grid Engine deletes a job whose qrsh is gone.
-                until = self.system.monotonic() + _SIGNALS_LIMIT
-                while (left := until - self.system.monotonic()) > 0:
+                for left in self.system.within(_SIGNALS_LIMIT):
                     self.system.wait(left)
                 raise end.error
             self._hear_last_words(end.host)
@@ -271,17 +270,15 @@ class HostMonitor(Fields):
 
     def _hear_last_words(self, host: str | None) -> None:
         """Wait for what an agent still has to say: srun or qrsh may end before its last message has come."""
-        until = self.system.monotonic() + _LAST_WORDS
         self.read()
-        while host in self.listener.connected and host not in self.reports.gone and host not in self.reports.over:
-            if (left := until - self.system.monotonic()) <= 0:
+        for left in self.system.within(_LAST_WORDS):
+            if host not in self.listener.connected or host in self.reports.gone or host in self.reports.over:
                 return
             self.system.wait(left)
             self.read()
 
     def _wait_a_moment(self) -> None:
-        until = self.system.monotonic() + _SIGNALS_LIMIT
-        while (left := until - self.system.monotonic()) > 0:
+        for left in self.system.within(_SIGNALS_LIMIT):
             self.pause(left)
 
     def _terminated(self) -> TerminatedError:

@@ -419,8 +419,7 @@ class Launcher(Fields):
             return self.allocation.replace(hosts=hosts)
         where = some([host.name for host in self.following.hosts])
         job.system.log(f"attempt {self.attempt.number} on {where}: {self.following.why}")
-        begin = job.system.monotonic()
-        while (left := begin + self.following.pause - job.system.monotonic()) > 0:
+        for left in job.system.within(self.following.pause):
             self.reporter.report("allocating", self.following.why)
             self._pause(min(left, self.contact.longest))
         return self.allocation.replace(hosts=self.following.hosts)
