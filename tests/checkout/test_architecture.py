@@ -50,10 +50,10 @@ bootstrap.launcher: bootstrap.agent bootstrap.judge bootstrap.plan bootstrap.sys
 bootstrap.unsubmitted: errors host jobspec run schedulers
 bootstrap.join: bootstrap.agent bootstrap.plan bootstrap.system bootstrap.unsubmitted bootstrap.wire errors host
     jobspec run schedulers states text values
-bootstrap.elements: bootstrap.agent bootstrap.launcher bootstrap.system errors host jobspec run schedulers states
-    values
-bootstrap.main: bootstrap.elements bootstrap.join bootstrap.judge bootstrap.launcher bootstrap.unsubmitted contract
-    errors files host jobspec run schedulers
+bootstrap.elements: bootstrap.agent bootstrap.launcher bootstrap.plan bootstrap.system errors host jobspec run
+    schedulers states values
+bootstrap.main: bootstrap.elements bootstrap.join bootstrap.judge bootstrap.launcher bootstrap.plan bootstrap.system
+    bootstrap.unsubmitted contract errors files host jobspec run schedulers
 observe: errors host jobspec run schedulers states text values
 monitor: errors observe run states text values
 report: gridtf errors files jobspec observe resources run secrets states text values
