@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from gridtf.values import grouped
+
 
 def start_time(pid: int) -> int | None:
     """Start of a process in clock ticks since boot; None when it is gone. Distinguishes reused process ids."""
@@ -215,9 +217,7 @@ def below(root: int, parents: Mapping[int, int]) -> list[int]:
         root: The process.
         parents: Process id -> its parent.
     """
-    children: dict[int, list[int]] = {}
-    for pid, parent in parents.items():
-        children.setdefault(parent, []).append(pid)
+    children = grouped((parent, pid) for pid, parent in parents.items())
     family = list(children.get(root, ()))
     for pid in family:  # grows meanwhile
         family += children.get(pid, ())

@@ -21,7 +21,7 @@ from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.units import LONGEST_VARIABLE
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Attempt, Record, write_record, write_text
-from gridtf.values import Value, as_dict, of_dict
+from gridtf.values import Value, as_dict, grouped, of_dict
 
 _CLUSTER = ',\n "cluster": '  # no JSON string can hold this: a newline in one is escaped
 
@@ -212,10 +212,7 @@ class AttemptPlan(Value):
 
     @cached_property
     def _by_host(self) -> dict[str, list[PlacedTask]]:
-        tasks: dict[str, list[PlacedTask]] = {}
-        for task in self.tasks:
-            tasks.setdefault(task.host, []).append(task)
-        return tasks
+        return grouped((task.host, task) for task in self.tasks)
 
     @property
     def secret(self) -> bytes:
