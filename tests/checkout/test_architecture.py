@@ -48,8 +48,9 @@ bootstrap.agent: gridtf bootstrap.judge bootstrap.plan bootstrap.system bootstra
 bootstrap.launcher: bootstrap.agent bootstrap.judge bootstrap.plan bootstrap.system bootstrap.wire contract errors files
     host jobspec run schedulers secrets states text values
 bootstrap.unsubmitted: errors host jobspec run schedulers
-bootstrap.join: bootstrap.agent bootstrap.plan bootstrap.system bootstrap.unsubmitted bootstrap.wire errors host
-    jobspec run schedulers states text values
+bootstrap.ranks: bootstrap.plan errors jobspec run schedulers text values
+bootstrap.join: bootstrap.agent bootstrap.plan bootstrap.ranks bootstrap.system bootstrap.unsubmitted bootstrap.wire
+    errors host jobspec run schedulers states text values
 bootstrap.elements: bootstrap.agent bootstrap.launcher bootstrap.plan bootstrap.system errors host jobspec run
     schedulers states values
 bootstrap.main: bootstrap.elements bootstrap.join bootstrap.judge bootstrap.launcher bootstrap.plan bootstrap.system
@@ -75,7 +76,7 @@ HIDDEN: dict[str, set[str]] = {
     "bootstrap.launcher": {"bootstrap.agent"},
     "bootstrap.plan": {"training"},
     "bootstrap.judge": {"training"},
-    "bootstrap.join": {"training"},
+    "bootstrap.ranks": {"training"},
 }
 
 PURE = {

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from gridtf.bootstrap.judge import verdict
+from gridtf.bootstrap.judge import agentslog, verdict
 from gridtf.bootstrap.launcher.remote import Remote
 from gridtf.bootstrap.launcher.reports import Reports
 from gridtf.bootstrap.system import System
@@ -298,8 +298,8 @@ class HostMonitor(Fields):
         how = f"was killed by {killed}" if killed else EXITS.get(end.code, f"ended with exit code {end.code}")
         lines = [] if killed else self._said_by(end.host)
         log = self._log_of_agents()
-        why = "; ".join(end.messages) or verdict.agent_cause(lines)
-        hint = verdict.agent_hint(why) or f"see {log}"
+        why = "; ".join(end.messages) or agentslog.agent_cause(lines)
+        hint = agentslog.agent_hint(why) or f"see {log}"
         if end.code == NO_LAUNCHER:
             return LauncherSilentError(f"{who} {how}", why=why, hint=hint)
         exit_code = None if killed else end.code
@@ -314,7 +314,7 @@ class HostMonitor(Fields):
         """The last lines of an agent that has ended: slurmstepd may print them after srun has reported the end."""
         until = self.system.monotonic() + _LAST_WORDS
         while True:
-            lines = verdict.relevant(verdict.final_lines(self._log_of_agents()), host)
+            lines = agentslog.relevant(verdict.final_lines(self._log_of_agents()), host)
             if lines or self.system.monotonic() >= until:
                 return lines
             self.system.wait(_TEAR_DOWN_PAUSE)
