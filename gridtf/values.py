@@ -10,12 +10,14 @@ import sys
 
 TYPE_CHECKING = False  # importing typing would take longer than all of this
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any, ClassVar, TypeVar
 
     from typing_extensions import Self, dataclass_transform
 
     V = TypeVar("V", bound="Value")
+    K = TypeVar("K")
+    Item = TypeVar("Item")
 else:
 
     def dataclass_transform(**_: object) -> Callable[[type], type]:
@@ -122,6 +124,14 @@ def as_dict(value: Any) -> Any:
     if isinstance(value, frozenset):
         return sorted(value)
     return {key: as_dict(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def grouped(pairs: Iterable[tuple[K, Item]]) -> dict[K, list[Item]]:
+    """Key -> all that stands with it, both in the order of the pairs."""
+    found: dict[K, list[Item]] = {}
+    for key, item in pairs:
+        found.setdefault(key, []).append(item)
+    return found
 
 
 Items = tuple[str, list[str], "type[Value] | None"]

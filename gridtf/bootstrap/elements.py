@@ -7,7 +7,7 @@ which gives it a part of the CPUs and GPUs.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,6 +22,7 @@ from gridtf.states import JobState
 from gridtf.values import of_dict
 
 if TYPE_CHECKING:
+    from gridtf.bootstrap.plan.launchedjob import LaunchedJob
     from gridtf.host.gpus import GpuGrant
     from gridtf.jobspec.request import Request
     from gridtf.schedulers.api import AgentCall, AgentHandle, Allocation, JobIdentity, Scheduler
@@ -63,23 +64,13 @@ def ended(run: RunDir, spec: JobSpec) -> None:
 
 
 def together(
-    sweep: Sweep,
-    run: RunDir,
-    spec: JobSpec,
-    request: Request,
-    scheduler: Scheduler,
-    identity: JobIdentity,
-    environ: MutableMapping[str, str],
-    describe: Callable[[RunDir, JobSpec, str], None],
+    sweep: Sweep, job: LaunchedJob, identity: JobIdentity, describe: Callable[[LaunchedJob, str], None]
 ) -> int:
     """Run the elements that share this allocation beside each other.
 
     Args:
-        run: The run directory of the first of them.
-        spec: Its specification.
-        request: What is requested for all of them.
-        environ: The environment of this process.
-        describe: Writes the first records of an element, given its run directory, specification and number.
+        job: The first of them; its request is that for all of them.
+        describe: Writes the first records of an element, given its job and number.
 
     Returns:
         The exit code of the job script: that of the first element that has none of 0.
@@ -91,33 +82,34 @@ def together(
 
     block_signals()
     become_subreaper()
-    system, first = System(environ), int(identity.element)
+    system, scheduler, environ, first = job.system, job.scheduler, job.system.environ, int(identity.element)
     numbers = [str(number) for number in range(first, min(first + sweep.pack, len(sweep.rows) + 1))]
     try:
-        whole = _whole(scheduler, request, environ, system)
+        whole = _whole(scheduler, job.request, environ, system)
     except TerminatedBySignal as told:
         return 128 + told.number
-    one = scheduler.login.resolve(spec, in_job=True)
+    one = scheduler.login.resolve(job.spec, in_job=True)
     parent = Parent(system.parent(), system.name(system.parent()))
     cpus = _shares(sorted(os.sched_getaffinity(0)), sweep.pack)
     gpus = _shares(whole.gpus.gpus if whole.gpus else (), sweep.pack)
 
-    def element(number: str, share: int) -> int:
-        own = RunDir(run.path.with_name(number))
+    def run(number: str, share: int) -> int:
+        own = RunDir(job.run.path.with_name(number))
         with open_log(own.log) as log:
             for descriptor in (_STDOUT, _STDERR):
                 os.dup2(log.fileno(), descriptor)
         if cpus[share]:
             os.sched_setaffinity(0, cpus[share])
-        of_own = of(spec, sweep, number)
-        if number != identity.element:
-            describe(own, of_own, number)
         shared = cast("Scheduler", _Shared(scheduler, _part(whole, gpus[share], len(cpus[share]), one), parent))
-        code = launcher.launch(own, of_own, one, shared, identity.job_id, environ)
-        ended(own, of_own)
+        about = {"request": one, "scheduler": shared, "system": System(environ)}
+        element = job.replace(run=own, spec=of(job.spec, sweep, number), **about)
+        if number != identity.element:
+            describe(element, number)
+        code = launcher.launch(element)
+        ended(own, element.spec)
         return code
 
-    mains = [partial(element, number, share) for share, number in enumerate(numbers)]
+    mains = [partial(run, number, share) for share, number in enumerate(numbers)]
     codes, _ = fork_each(mains, len(mains), system, None)
     return next((code if code > 0 else 128 - code for code in codes if code), 0)
 

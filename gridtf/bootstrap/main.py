@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from gridtf import contract, files, schedulers
 from gridtf.bootstrap import elements, unsubmitted
+from gridtf.bootstrap.plan.launchedjob import LaunchedJob
+from gridtf.bootstrap.system import System
 from gridtf.errors import GridtfError, RunDirError, SpecError, UsageError
 from gridtf.host.processes import tell
 from gridtf.jobspec.checks import need_parameters, need_program
@@ -197,7 +199,8 @@ def launch(
             f"the run directory {run.path} lies in TMPDIR, which is removed when the job ends, together with logs, "
             "verdict and output: choose another folder with --run-root, which all hosts must see"
         )
-    _describe(run, spec, sources, name, identity, environ, listed=sweep is None)
+    job = LaunchedJob(run, spec, request, scheduler, identity.job_id, System(environ))
+    _describe(job, sources, identity, listed=sweep is None)
     if begun is not None:
         begun(run)
         tell(f"job {identity.job_id}; its run directory: {run.path}")
@@ -206,16 +209,16 @@ def launch(
     from gridtf.bootstrap.launcher import launcher
 
     if sweep is None:
-        return launcher.launch(run, spec, request, scheduler, identity.job_id, environ)
+        return launcher.launch(job)
     if sweep.pack == 1:
-        code = launcher.launch(run, spec, request, scheduler, identity.job_id, environ)
+        code = launcher.launch(job)
         elements.ended(run, spec)
         return code
 
-    def describe(own: RunDir, of_own: JobSpec, element: str) -> None:
-        _describe(own, of_own, sources, name, identity.replace(element=element), environ, listed=False)
+    def describe(own: LaunchedJob, element: str) -> None:
+        _describe(own, sources, identity.replace(element=element), listed=False)
 
-    return elements.together(sweep, run, spec, request, scheduler, identity, environ, describe)
+    return elements.together(sweep, job, identity, describe)
 
 
 def _resolve(scheduler: Scheduler, spec: JobSpec, sources: Mapping[str, str], environ: Mapping[str, str]) -> Request:
@@ -290,27 +293,19 @@ def _make(run: RunDir) -> None:
     make_folder(run.path)
 
 
-def _describe(
-    run: RunDir,
-    spec: JobSpec,
-    sources: Mapping[str, str],
-    scheduler: str,
-    identity: JobIdentity,
-    environ: Mapping[str, str],
-    *,
-    listed: bool,
-) -> None:
+def _describe(job: LaunchedJob, sources: Mapping[str, str], identity: JobIdentity, *, listed: bool) -> None:
     """Write the records that `gridtf submit` writes, for a job that it did not submit. listed: put it into the index,
     where the sweep of an element is already."""
+    run = job.run
     if read_record(run.job, recordtypes.Job, own=True) is not None:
         return
     from gridtf.run import registry
 
     # without the command line, which job.json has: other users may read this record, and --env may hold passwords
-    record = registry.submitted(spec, scheduler, [BY_HAND], identity.to_record())
+    record = registry.submitted(job.spec, job.scheduler.name, [BY_HAND], identity.to_record())
     if identity.element:  # the array as a whole has the name
         record["name"] += f"_{identity.element}"
-    registry.write_job(run, spec, sources)
+    registry.write_job(run, job.spec, sources)
     write_record(run.submitted, record)
     if listed:
-        unsubmitted.add_to_index(run, record, environ)
+        unsubmitted.add_to_index(run, record, job.system.environ)

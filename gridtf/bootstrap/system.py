@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -54,16 +54,11 @@ class System:
         """Pause this process."""
         time.sleep(seconds)
 
-    def wait(self, seconds: float) -> int | None:
-        """Wait for a signal.
-
-        Args:
-            seconds: The longest time to wait.
-
-        Returns:
-            The number of the signal; None when none came.
-        """
-        return processes.wait_for_signal(seconds)
+    def within(self, seconds: float) -> Iterator[float]:
+        """The seconds that are left of a time, anew for each round of a loop, which ends when it is over."""
+        end = self.monotonic() + seconds
+        while (left := end - self.monotonic()) > 0:
+            yield left
 
     def log(self, text: str) -> None:
         """Write lines to the log of this process."""
@@ -96,14 +91,6 @@ class System:
         from gridtf.host.gpus import memory_in_use
 
         return memory_in_use(gpus)
-
-    def parent(self) -> int:
-        """The id of the parent process, which changes when the parent dies."""
-        return os.getppid()
-
-    def name(self, pid: int) -> str:
-        """The command name of a process of this host, such as ``slurmstepd``; empty if the process does not exist."""
-        return procfs.name(pid)
 
     def identity(self) -> Record:
         """The record that identifies this process, also after its id has been used again."""
@@ -187,10 +174,6 @@ class System:
         """
         return processes.reap()
 
-    def childless(self) -> bool:
-        """Whether this process has no children, hence, as a subreaper, no descendants."""
-        return processes.childless()
-
     def children(self) -> list[int]:
         """The direct children, read quickly; some may be missing."""
         return procfs.children(self.pid)
@@ -199,33 +182,13 @@ class System:
         """Every living process below a process; 0: this one."""
         return procfs.descendants(pid or self.pid)
 
-    def signal(self, pids: Iterable[int], number: int) -> None:
-        """Send a signal to processes; one that has ended is no error."""
-        processes.signal_all(pids, number)
-
-    def session(self, pid: int) -> int | None:
-        """The session of a process; None if the process does not exist."""
-        return procfs.session(pid)
-
     def catching(self, pid: int, number: int) -> list[int]:
         """Those of a process and its descendants that have a handler for a signal."""
         return [one for one in (pid, *procfs.descendants(pid)) if procfs.catches(one, number)]
 
-    def cpu_ticks(self) -> dict[int, tuple[int, int]]:
-        """Process -> its parent, and the CPU time of it and its children that have ended, in ticks of the clock."""
-        return procfs.cpu_ticks()
-
-    def written(self, pid: int) -> tuple[str, ...]:
-        """What changes when a process, or one that it has started, writes to its stdout or stderr."""
-        return procfs.written(pid)
-
     def is_alive(self, identity: Record) -> bool:
         """Whether the process that such a record identifies runs on this host."""
         return procfs.lives(identity)
-
-    def is_stopped(self, pid: int) -> bool:
-        """Whether a process is stopped, as after SIGSTOP or Ctrl-Z."""
-        return procfs.stopped(pid)
 
     def tensorflow_version(self, program: str, environ: Mapping[str, str], folder: Path) -> str | None:
         """The version of TensorFlow that a program would import; empty: none; None: not known."""
@@ -238,18 +201,6 @@ class System:
         from gridtf.host import pythons
 
         return pythons.packages(program, environ, folder)
-
-    def mapped_files(self, pid: int, most: int) -> str:
-        """The memory maps of a process and its descendants, at most this many processes."""
-        return procfs.mapped_files(pid, most)
-
-    def variables(self, pid: int, most: int) -> list[str]:
-        """The variables with which a process and its descendants were started, at most this many processes."""
-        return procfs.variables(pid, most)
-
-    def open_files(self, pid: int, most: int) -> list[str]:
-        """The names of what a process and its descendants have open, at most this many processes."""
-        return procfs.open_files(pid, most)
 
     def own_folder(self, folder: Path, shared: Path) -> bool:
         """Whether each host has a folder of this name for itself, unlike a folder that all hosts are known to see."""
@@ -275,3 +226,17 @@ class System:
         from gridtf.host import usage
 
         return usage.out_of_memory_kills()
+
+    # functions of gridtf.host, which tests replace
+    wait = staticmethod(processes.wait_for_signal)
+    childless = staticmethod(processes.childless)
+    signal = staticmethod(processes.signal_all)
+    parent = staticmethod(os.getppid)  # changes when the parent dies
+    name = staticmethod(procfs.name)
+    session = staticmethod(procfs.session)
+    cpu_ticks = staticmethod(procfs.cpu_ticks)
+    written = staticmethod(procfs.written)
+    is_stopped = staticmethod(procfs.stopped)
+    mapped_files = staticmethod(procfs.mapped_files)
+    variables = staticmethod(procfs.variables)
+    open_files = staticmethod(procfs.open_files)

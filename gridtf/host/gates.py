@@ -13,6 +13,8 @@ import socket
 import struct
 from collections.abc import Collection, Iterable, Sequence
 
+from gridtf.values import grouped
+
 Instruction = tuple[int, int, int, int]  # linux/filter.h, sock_filter: code, jump if true, jump if false, constant
 
 # A connection as its SYN shows it: addresses (4 or 16 bytes) of source and target, port of the source.
@@ -87,9 +89,7 @@ def _rows(syns: Iterable[Syn], size: int) -> list[tuple[int, ...]]:
 
 def _match(loads: Sequence[_Load], rows: Iterable[tuple[int, ...]], result: int) -> list[Instruction]:
     """Return the result if the values that these instructions load, one by one, are a row; go on behind it if not."""
-    tails: dict[int, list[tuple[int, ...]]] = {}
-    for value, *rest in rows:
-        tails.setdefault(value, []).append(tuple(rest))
+    tails = grouped((value, tuple(rest)) for value, *rest in rows)
     if not tails:
         return []
     code: list[Instruction] = []

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 ROUTE, SOCK_DIAG = 0, 4  # linux/netlink.h: the families that gridtf asks
 
 _HEADER = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, port id
+_ATTRIBUTE = struct.Struct("=HH")  # nlattr: length, type
 _REQUEST, _DUMP = 0x1, 0x300
 _ERROR, _DONE = 2, 3
 _ANSWER_LIMIT = 1.0  # seconds for an answer, which the kernel gives at once
@@ -96,3 +97,11 @@ class Netlink:
                 number = -struct.unpack_from("=i", entry)[0]
                 raise OSError(number, os.strerror(number))
             yield kind, entry
+
+
+def attributes(entry: bytes) -> Iterator[tuple[int, bytes]]:
+    """The attributes of an entry, which come after the struct with which it begins: type and content (netlink(7))."""
+    while len(entry) >= _ATTRIBUTE.size:
+        length, kind = _ATTRIBUTE.unpack_from(entry)
+        yield kind, entry[_ATTRIBUTE.size : length]
+        entry = entry[max(length + 3 & ~3, _ATTRIBUTE.size) :]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gridtf.errors import RendezvousError
-from gridtf.host.netlink import ROUTE, Netlink
+from gridtf.host.netlink import ROUTE, Netlink, attributes
 from gridtf.values import Value
 
 # netdevice(7), linux/sockios.h
@@ -24,7 +24,6 @@ _RTM_GETADDR = 22
 _RT_SCOPE_LINK, _RT_SCOPE_HOST = 253, 254
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _IFADDRMSG = struct.Struct("=BxxB4x")  # family, scope
-_ATTRIBUTE = struct.Struct("=HH")  # length, type
 
 
 class Interface(Value):
@@ -109,7 +108,7 @@ def all_addresses() -> list[str]:
     found = []
     for entry in sorted(entries, key=lambda entry: entry[0]):  # AF_INET is the smaller one
         family, scope = _IFADDRMSG.unpack_from(entry)
-        addresses = dict(_attributes(entry[_IFADDRMSG.size :]))
+        addresses = dict(attributes(entry[_IFADDRMSG.size :]))
         raw = addresses.get(_IFA_LOCAL) or addresses.get(_IFA_ADDRESS)  # over a point-to-point link they differ
         nearby = family == socket.AF_INET6 and scope == _RT_SCOPE_LINK  # not complete without the name of an interface
         if raw and scope < _RT_SCOPE_HOST and not nearby:
@@ -177,14 +176,6 @@ def _ipv6() -> Iterator[tuple[str, str]]:
         digits, _, _, scope, flags, name = line.split()
         if scope == _GLOBAL and not int(flags, 16) & _UNUSABLE:
             yield name, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))
-
-
-def _attributes(entry: bytes) -> Iterator[tuple[int, bytes]]:
-    """(type, value) of each attribute of a message of rtnetlink(7)."""
-    while len(entry) >= _ATTRIBUTE.size:
-        length, kind = _ATTRIBUTE.unpack_from(entry)
-        yield kind, entry[_ATTRIBUTE.size : length]
-        entry = entry[max(length + 3 & ~3, _ATTRIBUTE.size) :]
 
 
 def _is_own(family: int, target: tuple[object, ...]) -> bool:

@@ -8,7 +8,6 @@ import os
 import signal
 import stat
 from collections.abc import Collection, Iterable
-from pathlib import Path
 
 from gridtf.errors import GridtfError
 from gridtf.text import plain
@@ -171,19 +170,19 @@ def borrow_sockets(inodes: Collection[int], pids: Iterable[int]) -> dict[int, in
     """
     import ctypes
 
+    from gridtf.host import procfs
+
     libc, found = ctypes.CDLL(None), {}
     wanted = {f"socket:[{inode}]": inode for inode in inodes}
     for pid in pids:
         with contextlib.suppress(OSError, AttributeError):
-            for name in os.listdir(f"/proc/{pid}/fd"):
-                with contextlib.suppress(OSError):
-                    inode = wanted.get(str(Path(f"/proc/{pid}/fd/{name}").readlink()), 0)
-                    if inode and inode not in found:
-                        process = os.pidfd_open(pid)
-                        descriptor = libc.syscall(_PIDFD_GETFD, process, int(name), 0)
-                        os.close(process)
-                        if descriptor >= 0:
-                            found[inode] = descriptor
+            for number, name in procfs.descriptors(pid):
+                if (inode := wanted.get(name, 0)) and inode not in found:
+                    process = os.pidfd_open(pid)
+                    descriptor = libc.syscall(_PIDFD_GETFD, process, number, 0)
+                    os.close(process)
+                    if descriptor >= 0:
+                        found[inode] = descriptor
         if len(found) == len(wanted):
             break
     return found

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from gridtf.values import grouped
+
 
 def start_time(pid: int) -> int | None:
     """Start of a process in clock ticks since boot; None when it is gone. Distinguishes reused process ids."""
@@ -28,10 +30,7 @@ def age(pid: int) -> float | None:
 
 def boot_id() -> str:
     """The kernel's id of this boot (random(4)); empty when unknown."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
+    return _text("/proc/sys/kernel/random/boot_id").strip()
 
 
 def alive(pid: int, started: int | None = None) -> bool:
@@ -83,11 +82,7 @@ def unhandled(pid: int, number: int) -> int:
 
 
 def _in_masks(path: str, number: int, *masks: str) -> bool:
-    try:
-        text = Path(path).read_text(errors="replace")
-    except OSError:
-        return False
-    values = (line.split()[1] for line in text.splitlines() if line.startswith(masks))
+    values = (line.split()[1] for line in _text(path).splitlines() if line.startswith(masks))
     return any(int(value, 16) >> (number - 1) & 1 for value in values)
 
 
@@ -110,11 +105,7 @@ def has_open(pid: int, path: Path) -> bool:
 def written(pid: int) -> tuple[str, ...]:
     """Where stdout and stderr of a process stand in their files (proc_pid_fdinfo(5)): they move with every write,
     also by other processes that have inherited them."""
-    found = []
-    for descriptor in (1, 2):
-        with contextlib.suppress(OSError):
-            found.append(Path(f"/proc/{pid}/fdinfo/{descriptor}").read_text().partition("\n")[0])
-    return tuple(found)
+    return tuple(_text(f"/proc/{pid}/fdinfo/{descriptor}").partition("\n")[0] for descriptor in (1, 2))
 
 
 def parent(pid: int) -> int:
@@ -134,11 +125,7 @@ def _used(fields: list[str]) -> int:
 
 def cpu_ticks() -> dict[int, tuple[int, int]]:
     """Process id -> its parent, and the clock ticks that it and the children that it has waited for have used."""
-    found = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit() and (fields := _stat(int(name))):
-            found[int(name)] = (int(fields[1]), _used(fields))
-    return found
+    return {pid: (int(fields[1]), _used(fields)) for pid, fields in _all()}
 
 
 def session(pid: int) -> int | None:
@@ -152,18 +139,12 @@ def children(pid: int) -> list[int]:
 
     May miss children while they end, and is empty on kernels without this file.
     """
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
+    return [int(child) for child in _text(f"/proc/{pid}/task/{pid}/children").split()]
 
 
 def name(pid: int) -> str:
     """The first 15 characters of the name of a process's program (/proc/PID/comm); empty when it is gone."""
-    try:
-        return Path(f"/proc/{pid}/comm").read_text(errors="replace").removesuffix("\n")
-    except OSError:
-        return ""
+    return _text(f"/proc/{pid}/comm").removesuffix("\n")
 
 
 def mapped_files(pid: int, most: int) -> str:
@@ -176,7 +157,7 @@ def mapped_files(pid: int, most: int) -> str:
     Returns:
         The text of their /proc/PID/maps (proc_pid_maps(5)); without processes that are gone or other users'.
     """
-    return "".join(_of_family(pid, most, "maps"))
+    return "".join(_text(f"/proc/{member}/maps") for member in _relatives(pid, most))
 
 
 def variables(pid: int, most: int) -> list[str]:
@@ -186,7 +167,7 @@ def variables(pid: int, most: int) -> list[str]:
         pid: Its process id.
         most: How many processes are read, parents before children; without those that are gone or other users'.
     """
-    return "".join(_of_family(pid, most, "environ")).split("\0")
+    return "".join(_text(f"/proc/{member}/environ") for member in _relatives(pid, most)).split("\0")
 
 
 def open_files(pid: int, most: int) -> list[str]:
@@ -196,19 +177,16 @@ def open_files(pid: int, most: int) -> list[str]:
         pid: Its process id.
         most: How many processes are read, parents before children; without those that are gone or other users'.
     """
-    found = []
-    for member in _relatives(pid, most):
-        with contextlib.suppress(OSError):
-            for name in os.listdir(f"/proc/{member}/fd"):
-                with contextlib.suppress(OSError):  # closed meanwhile
-                    found.append(os.readlink(f"/proc/{member}/fd/{name}"))  # noqa: PTH115 - many of them
-    return found
+    return [name for member in _relatives(pid, most) for _, name in descriptors(member)]
 
 
-def _of_family(pid: int, most: int, name: str) -> Iterator[str]:
-    for member in _relatives(pid, most):
-        with contextlib.suppress(OSError):
-            yield Path(f"/proc/{member}/{name}").read_text(errors="replace")
+def descriptors(pid: int) -> Iterator[tuple[int, str]]:
+    """What a process has open: number of the descriptor, and the name that proc_pid_fd(5) gives it. Nothing when the
+    process is gone or another user's."""
+    with contextlib.suppress(OSError):
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):  # closed meanwhile
+                yield int(number), os.readlink(f"/proc/{pid}/fd/{number}")  # noqa: PTH115 - many of them
 
 
 def _relatives(pid: int, most: int) -> Iterator[int]:
@@ -227,17 +205,23 @@ def ancestors(pid: int) -> Iterator[int]:
 
 def descendants(root: int) -> list[int]:
     """Process ids of all descendants, children before grandchildren, without zombies."""
-    children: dict[int, list[int]] = {}
-    zombies: set[int] = set()
-    for name in os.listdir("/proc"):
-        if name.isdigit() and (fields := _stat(int(name))):
-            children.setdefault(int(fields[1]), []).append(int(name))
-            if fields[0] in "ZX":
-                zombies.add(int(name))  # its children may have been listed before it died
+    found = dict(_all())
+    family = below(root, {pid: int(fields[1]) for pid, fields in found.items()})
+    return [pid for pid in family if found[pid][0] not in "ZX"]  # whose children may have been listed before it died
+
+
+def below(root: int, parents: Mapping[int, int]) -> list[int]:
+    """All descendants of a process, children before grandchildren. Pure.
+
+    Args:
+        root: The process.
+        parents: Process id -> its parent.
+    """
+    children = grouped((parent, pid) for pid, parent in parents.items())
     family = list(children.get(root, ()))
     for pid in family:  # grows meanwhile
         family += children.get(pid, ())
-    return [pid for pid in family if pid not in zombies]
+    return family
 
 
 def family(root: int) -> Iterator[int]:
@@ -251,11 +235,22 @@ def family(root: int) -> Iterator[int]:
 
 def _stat(pid: int) -> list[str]:
     """The fields of /proc/PID/stat after the command's name (proc(5)): state, ppid, …, starttime is number 19."""
+    return _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+
+
+def _all() -> Iterator[tuple[int, list[str]]]:
+    """All processes of this host that have not gone meanwhile: process id, fields as _stat returns them."""
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (fields := _stat(int(name))):
+            yield int(name), fields
+
+
+def _text(path: str) -> str:
+    """The text of a file of /proc; empty when its process is gone or another user's."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
+        return Path(path).read_bytes().decode(errors="replace")
     except OSError:
-        return []
-    return text[text.rindex(b")") + 2 :].decode().split()
+        return ""
 
 
 # struct pidfd_info of linux/pidfd.h: its size, the mask bit for the exit status, and the ioctl that fills it in.

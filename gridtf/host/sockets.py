@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import socket
 import struct
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from gridtf.host.netlink import SOCK_DIAG, Netlink
+from gridtf.host import procfs
+from gridtf.host.netlink import SOCK_DIAG, Netlink, attributes
 
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _ESTABLISHED, _SYN_SENT, _LISTEN = 1, 2, 10  # tcp_states.h
@@ -103,13 +102,7 @@ def held(pid: int) -> set[int]:
     Args:
         pid: Its process id.
     """
-    found: set[int] = set()
-    with contextlib.suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):
-                match = _SOCKET.fullmatch(os.readlink(f"/proc/{pid}/fd/{name}"))  # noqa: PTH115 - no path
-                found.update({int(match[1])} if match else ())
-    return found
+    return {int(match[1]) for _, name in procfs.descriptors(pid) if (match := _SOCKET.fullmatch(name))}
 
 
 def parsed(lines: Iterable[str]) -> Iterator[tuple[int, int, int, int]]:
@@ -155,7 +148,7 @@ _DUE = struct.Struct("=xxB49xI")  # which timer runs, and in how many millisecon
 _WAITING = struct.Struct("=60xI")  # bytes to be sent or acknowledged
 _USER = struct.Struct("=64xI")
 _INODE = struct.Struct("=68xI")
-_ATTRIBUTE = struct.Struct("=HH")  # nlattr: length, type; after the 72 bytes of inet_diag_msg
+_MESSAGE = 72  # bytes of inet_diag_msg, before its attributes
 _INFO, _ASK_INFO = 2, 1 << 1  # inet_diag(7): the attribute that is a tcp_info, and the bit that asks for it
 _SENDING = struct.Struct("=168xQQ")  # tcp_info: microseconds with data to send; those of them without room at the peer
 _REPEATS = 1  # the timer after which a segment is sent again
@@ -274,13 +267,7 @@ def _ends(family: int, entry: bytes) -> Ends:
 
 def _info(entry: bytes) -> bytes:
     """The tcp_info among the attributes of an entry; empty without one."""
-    at = 72
-    while at + _ATTRIBUTE.size <= len(entry):
-        length, kind = _ATTRIBUTE.unpack_from(entry, at)
-        if kind == _INFO or length < _ATTRIBUTE.size:
-            return entry[at + _ATTRIBUTE.size : at + length]
-        at += (length + 3) & ~3
-    return b""
+    return next((value for kind, value in attributes(entry[_MESSAGE:]) if kind == _INFO), b"")
 
 
 def _due(entry: bytes) -> float:

@@ -30,34 +30,27 @@ from pathlib import Path
 from typing import Any
 
 from gridtf import files
-from gridtf.errors import NotFoundError, SpecError, UnknownKeyError, UsageError, nearest
-from gridtf.jobspec import limits, options
+from gridtf.errors import NotFoundError, SpecError, UnknownKeyError, UsageError
+from gridtf.jobspec import limits, merging
 from gridtf.jobspec.arguments import Parser, add_job_options, split_command
-from gridtf.jobspec.checks import check_strings, need_program, spell
+from gridtf.jobspec.checks import need_program
 from gridtf.jobspec.jobfile import JOB_FILE, no_job_file, refuse_other_kinds
-from gridtf.jobspec.layers import ARGS, BINDS, COMMAND, COMMAND_LINE, File, Given, Layer, Reader, Sourced, flat
+from gridtf.jobspec.layers import COMMAND, File, Given, Layer, Reader, Sourced, flat
 from gridtf.jobspec.limits import Limit
-from gridtf.jobspec.options import OPTIONS, Key, Table
+from gridtf.jobspec.merging import ENTRY, PARTITION, SETUP, merge, strings
+from gridtf.jobspec.options import OPTIONS, Table
 from gridtf.jobspec.params import parameter
 from gridtf.jobspec.spec import JobSpec
-from gridtf.text import plain
 from gridtf.values import Value, fields
+
+located = merging.located  # what a key that is wrong is called, and where it stands
 
 SITE_FILE = "/etc/gridtf/config.toml"
 SITE_VARIABLE = "GRIDTF_SITE_CONFIG"
-_ENTRY, _TEMPLATE, _NAME = ("entry",), ("template",), ("name",)
+_TEMPLATE, _NAME = ("template",), ("name",)
 _CONDITIONS = (("after",), ("after_any",), ("after_failed",))
-_SETUP, _SETUP_REPLACE = ("setup",), ("setup_replace",)
 UNREAD = f"{JOB_FILE} is not read, since the command line says what to run; to use it: gridtf submit {JOB_FILE} -- …"
-_ADDRESS, _INTERFACE = ("address",), ("interface",)
-_CONTAINER, _CONTAINER_COMMAND = ("container",), ("container_command",)
-# The first of a pair overrides the second in lower layers.
-_MEM, _MEM_PER_TASK = ("mem",), ("mem_per_task",)
-_PROFILE, _PARTITION = ("profile",), ("partition",)
-_AUTO = (_PARTITION, ("nodes",), ("time",))
-_CHIEF, _MASTER, _LEADER = ("tasks", "chief", "count"), ("tasks", "master", "count"), ("leader",)
-_PAIRS = ((COMMAND, _ENTRY), (_ADDRESS, _INTERFACE), (_LEADER, _CHIEF), (_LEADER, _MASTER), (_MEM, _MEM_PER_TASK))
-_EXCLUSIVE = (*_PAIRS, *((other, one) for one, other in _PAIRS))
+_AUTO = (PARTITION, ("nodes",), ("time",))
 
 
 class Configured(Value):
@@ -153,7 +146,7 @@ class Build(Value):
         return made.replace(partitions=partitions, **parts)
 
     def _merged(self, chosen: Layer, *measured: Layer) -> Layer:
-        merged = _merge_files(self.general, self.job, [self.own, *measured, *self.above, chosen])
+        merged = merge(self.general, self.job, [self.own, *measured, *self.above, chosen])
         return {key: value for key, value in merged.items() if key not in chosen or value.value is not None}
 
     def wanted(self) -> Layer:
@@ -248,7 +241,7 @@ def configure(
     named = jobfile is not None
     # not Path.is_file, which raises for a folder that this user cannot read
     if not named and files.is_file(cwd / JOB_FILE):
-        if not flags.keys() & {COMMAND, _ENTRY}:
+        if not flags.keys() & {COMMAND, ENTRY}:
             jobfile = JOB_FILE
             notes.append(f"the job is taken from {JOB_FILE}")
         elif use is not Use.HERE or sys.stderr.isatty():
@@ -309,7 +302,7 @@ def complement(
         GridtfError: When a file cannot be read.
     """
     general, notes = _general(Reader(table, environ, Path()), complete=complete)
-    merged = _merge_files(general, File({}), [_layer(spec, "JobSpec")])
+    merged = merge(general, File({}), [_layer(spec, "JobSpec")])
     made = _configured(merged, {option.key for option in table} | {*spec.options}, None, notes)
     _check_limits(made, general)
     return made
@@ -343,7 +336,7 @@ def change(
     general, _ = _general(reader, complete=complete)
     named = [file.replace(layer={}, partitions={}) for file in general]
     own = File(_layer(spec, source))
-    merged = _merge_files(named, own, _with_parameters([own], [reader.flags(typed.given, typed.command)]))
+    merged = merge(named, own, _with_parameters([own], [reader.flags(typed.given, typed.command)]))
     made = _configured(merged, {option.key for option in table} | {*spec.options}, None, ())
     _check_limits(made, general)
     return made
@@ -370,34 +363,6 @@ def _configured(
         return Configured(JobSpec.from_dict(_nested(merged, keys)), sources, trusted, tuple(notes))
     except SpecError as error:
         raise located(error, sources) from None
-
-
-def located(error: SpecError, sources: Mapping[str, str]) -> UsageError:
-    """Convert a SpecError to a UsageError that names the source of the value.
-
-    Args:
-        error: Its ``key`` names the value.
-        sources: Dotted key -> source, as in Configured.
-    """
-    parts = error.key.split(".")
-    upwards = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
-    below = (key for key in sources if key.startswith(f"{error.key}.") and len(parts) > 1)
-    key = next((key for key in (*upwards, *below) if key in sources), None)
-    hint = error.hint
-    if key == "nodes" and sources[key] == "-N":
-        hint += "; qsub's -N is --name"
-    shown = "setup" if parts[0] == "setup" else error.key  # the number of a line counts those of all layers
-    if key is None:
-        # on a command line without a file the key is known as its option
-        typed = sources.get("command") == COMMAND_LINE or sources.get("entry", "").startswith("-")
-        what = f"{options.flag(error.key) if typed else shown}: {error.problem}"
-    elif sources[key].startswith(("-", options.PREFIX)):
-        what = f"{sources[key]}: {error.problem}"
-    elif sources[key] == COMMAND_LINE:
-        what = f"{shown}: {error.problem}"
-    else:
-        what = f"{sources[key]}: {shown}: {error.problem}"
-    return UsageError(plain(what), why=error.why, hint=hint)  # keys can contain any character
 
 
 def setup_by_source(spec: JobSpec, sources: Mapping[str, str]) -> list[tuple[str, list[str]]]:
@@ -452,16 +417,13 @@ def limit_of_site(name: str, environ: Mapping[str, str], *, of_root: bool = Fals
     return None
 
 
-# --- layers ---------------------------------------------------------------------------------------------------
-
-
 def _step(steps: Mapping[str, Layer], name: str) -> tuple[Layer, dict[str, tuple[str, ...]]]:
     """The values of a step, without the conditions of its start, which add to those of the file; and these. name:
     empty: there are no steps."""
     if not name:
         return {}, {}
     own = {key: value for key, value in steps[name].items() if key not in _CONDITIONS}
-    follows = {key[0]: _strings(key, steps[name]) for key in _CONDITIONS if key in steps[name]}
+    follows = {key[0]: strings(key, steps[name]) for key in _CONDITIONS if key in steps[name]}
     before = list(steps)[: list(steps).index(name)][-1:]
     return own, follows or {_CONDITIONS[0][0]: tuple(before)}
 
@@ -519,7 +481,7 @@ def _general(reader: Reader, *, complete: bool, with_setup: bool = True) -> tupl
 
 def _without_setup(file: File) -> File:
     def rest(layer: Layer) -> Layer:
-        return {key: value for key, value in layer.items() if key != _SETUP}
+        return {key: value for key, value in layer.items() if key != SETUP}
 
     profiles, partitions = (
         {name: rest(layer) for name, layer in layers.items()} for layers in (file.profiles, file.partitions)
@@ -540,115 +502,12 @@ def general_files(environ: Mapping[str, str]) -> Iterator[tuple[Path, NotFoundEr
         yield Path(folder) / "gridtf" / "config.toml", None, False
 
 
-def _merge_files(general: Sequence[File], job: File, above: Sequence[Layer]) -> Layer:
-    """Merge the files and the layers above them, with the tables for the job's profile and partition."""
-    read = (*general, job)
-    plain_layers = [file.layer for file in read]
-    chosen = _highest(_PROFILE, [*plain_layers, *above])
-    profile = [file.profiles[chosen.value] for file in read if chosen and chosen.value in file.profiles]
-    if chosen and not profile:
-        known = [*dict.fromkeys(name for file in read for name in file.profiles)]
-        hint = nearest(str(chosen.value), known) or (f"known: {', '.join(known)}" if known else "no file has profiles")
-        error = SpecError("profile", f"there is no profile {chosen.value!r}", hint=hint)
-        raise located(error, {"profile": chosen.source})
-    partition = _highest(_PARTITION, [*plain_layers, *profile, *above])
-    name = str(partition.value) if partition else ""
-    below, own = (
-        [layer for file in part for layer in (file.layer, file.partitions.get(name, {}))] for part in (general, (job,))
-    )
-    merged = _merge(below, [*own, *profile, *above])
-    merged.pop(_PROFILE, None)
-    return merged
-
-
-def _highest(key: Key, layers: Sequence[Layer]) -> Sourced | None:
-    """The value of a key in the highest layer that has it."""
-    return next((layer[key] for layer in reversed(layers) if key in layer), None)
-
-
-def _merge(general: Sequence[Layer], job_layers: Sequence[Layer]) -> Layer:
-    """Merge the site and user files with the layers of this job, the lowest first."""
-    merged: Layer = {}
-    for layer in (*general, *job_layers):
-        for one, other in _EXCLUSIVE:
-            if one in layer:
-                merged.pop(other, None)
-        merged.update(_with_arguments(_of_master(layer, merged), merged))
-    for read in (_SETUP, _SETUP_REPLACE, ARGS):
-        merged.pop(read, None)
-    merged.update(_setup((*general, *job_layers)))
-    needless = _needless(merged, general, job_layers)
-    return {key: value for key, value in merged.items() if key not in needless}
-
-
-def _of_master(layer: Layer, below: Layer) -> Layer:
-    """A layer whose chief is the master where one below it has that name for it."""
-    if _CHIEF not in layer or not any(key[:2] == _MASTER[:2] for key in below):
-        return layer
-    return {_MASTER if key == _CHIEF else key: value for key, value in layer.items()}
-
-
-def _needless(merged: Layer, general: Sequence[Layer], job_layers: Sequence[Layer]) -> set[Key]:
-    """Keys that only describe what the job does not have: a container, and tasks of a type that it does not request."""
-    requested = {key[1] for layer in job_layers for key in layer if key[0] == "tasks"} | {"worker"}
-    requested |= {key[1] for key in merged if key[0] == "tasks" and key[2:] == ("count",)}
-    needless = {key for key in merged if key[0] == "tasks" and key[1] not in requested}
-    command = merged.get(_CONTAINER_COMMAND)
-    if _CONTAINER not in merged and (command is None or "{image}" in str(command.value)):
-        described = {key: value for layer in general for key, value in layer.items()}
-        needless |= {key for key in (BINDS, _CONTAINER_COMMAND) if key in merged and merged[key] is described.get(key)}
-    return needless
-
-
-def _setup(layers: Sequence[Layer]) -> Layer:
-    """The set-up lines of all layers, as ("setup", "1") and so on, since each line has a source."""
-    lines: list[Sourced] = []
-    for layer in layers:
-        replaces = layer.get(_SETUP_REPLACE)
-        if replaces and replaces.value not in (0, 1):
-            error = SpecError("setup_replace", f"{spell(replaces.value)} is neither true nor false")
-            raise located(error, {error.key: replaces.source})
-        if replaces and replaces.value:
-            lines.clear()
-        if _SETUP in layer:
-            lines += (Sourced(line, layer[_SETUP].source) for line in _strings(_SETUP, layer))
-    return {("setup", str(number)): line for number, line in enumerate(lines, 1)}
-
-
-def _with_arguments(layer: Layer, below: Layer) -> Layer:
-    """A layer whose ``args`` are added to its command, or else to the one below it."""
-    if ARGS not in layer:
-        return layer
-    words, source = _strings(ARGS, layer), layer[ARGS].source
-    command = layer.get(COMMAND) or below.get(COMMAND)
-    if command:
-        _strings(COMMAND, {COMMAND: command})
-        return {**layer, COMMAND: Sourced((*command.value, *words), f"{command.source} and {source}")}
-    if _ENTRY in layer or _ENTRY in below:
-        error = SpecError("args", "an entry function takes no arguments", hint="pass values in variables: --env K=V")
-    elif source == COMMAND_LINE:
-        what = f"{words[0]!r} after -- begins with a dash, so it is an argument, and there is no command to add it to"
-        raise UsageError(what, hint="write the program first, as in -- python train.py, or name a job file that does")
-    else:
-        hint = 'give a command as well: after --, or in the job file as command = ["python", "train.py"]'
-        error = SpecError("args", "there is no command to add arguments to", hint=hint)
-    raise located(error, {"args": source})
-
-
-def _strings(key: Key, layer: Layer) -> tuple[str, ...]:
-    """A list of strings of a layer; a UsageError with its source if it is none."""
-    try:
-        return check_strings(key[0], layer[key].value)
-    except SpecError as error:
-        raise located(error, {key[0]: layer[key].source}) from None
-
-
 def _nested(layer: Layer, keys: Collection[str]) -> dict[str, Any]:
     """The dictionary for JobSpec. keys: of all options; those that are no fields of JobSpec go into its ``options``."""
     data: dict[str, Any] = {}
     known = {*fields(JobSpec)}
     for key, value in layer.items():
-        if key[:-1] == _SETUP:
+        if key[:-1] == SETUP:
             data.setdefault("setup", []).append(value.value)
             continue
         table = data if key[0] in known or key[0] not in keys else data.setdefault("options", {})

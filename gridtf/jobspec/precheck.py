@@ -158,7 +158,6 @@ def _check_setup(groups: Sequence[tuple[str, Sequence[str]]]) -> None:
 
 def _syntax_error(text: str) -> list[str]:
     """What bash says of some shell lines, without running them; empty if it has no objection."""
-    import os
     import shutil
     import subprocess
 

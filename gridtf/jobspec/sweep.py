@@ -72,7 +72,8 @@ def rows(
     Raises:
         SpecError: Its key is ``sweep.NAME``.
     """
-    axes: list[Sequence[Row]] = [] if lines is None else [[_typed_row(row, params) for row in lines]]
+    typed_lines = [{name: typed(name, value, params) for name, value in row.items()} for row in lines or ()]
+    axes: list[Sequence[Row]] = [] if lines is None else [typed_lines]
     drawn: dict[str, Callable[[float], object]] = {}
     for name, axis in table.items():
         if name in SETTINGS:
@@ -144,10 +145,6 @@ def unused(words: Iterable[str], names: Sequence[str]) -> list[str]:
 def _unknown(name: str, params: Mapping[str, object]) -> SpecError:
     hint = nearest(name, [*params, *SETTINGS]) or f"name it in [params] first: {name} = …, its value in other jobs"
     return SpecError(f"sweep.{name}", f"there is no parameter {name!r}", hint=hint)
-
-
-def _typed_row(row: Row, params: Mapping[str, object]) -> Row:
-    return {name: typed(name, value, params) for name, value in row.items()}
 
 
 def typed(name: str, value: object, params: Mapping[str, object]) -> object:

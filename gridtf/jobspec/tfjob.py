@@ -15,7 +15,7 @@ from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.synonyms import found, rows
 from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
 from gridtf.text import toml, toml_key
-from gridtf.values import Value
+from gridtf.values import Value, grouped
 
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]*)?(?:[eE][0-9]+)?)(m|[kMGTPE]|[KMGTPE]i)?")
 _FACTORS = {"m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
@@ -70,10 +70,7 @@ def convert(documents: Sequence[Any], source: str) -> Converted:
 
 def _lines(notes: Sequence[_Note]) -> Iterator[str]:
     """A line for each field, however many task types have it."""
-    places: dict[tuple[str, str], list[str]] = {}
-    for note in notes:
-        places.setdefault((note.field, note.text), []).append(note.place)
-    for (field, text), where in places.items():
+    for (field, text), where in grouped(((note.field, note.text), note.place) for note in notes).items():
         yield f"{field} of {' and '.join(dict.fromkeys(where))}: {text}"
 
 

@@ -27,7 +27,7 @@ from gridtf.observe.git import answer, git
 from gridtf.run import recordtypes
 from gridtf.run.rundir import RUN_ROOT, Record, cannot, is_ours, listdir, read_record, write_record
 from gridtf.schedulers.api import Plan
-from gridtf.text import counted, size
+from gridtf.text import counted, size, some
 from gridtf.values import Fields, Value
 
 STORE = ".snapshots"
@@ -72,15 +72,8 @@ class Chosen(Fields):
 
     def described(self) -> str:
         """What would be copied, and the first entries that would not, in words."""
-        left = f"; left out, and linked: {_some(self.links)}" if self.links else ""
+        left = f"; left out, and linked: {some(self.links, most=8)}" if self.links else ""
         return f"{counted(len(self.files), 'file')}, {size(self.bytes)}, of {self.top} (as {self.by} lists them){left}"
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-
-
-# --- what is copied
 
 
 def choose(plan: Plan) -> Chosen:

@@ -53,7 +53,8 @@ def configured(given: Configured, folder: Path, at_once: int | None = None, pack
         if not table:
             hint = "write [sweep], and lr = [0.1, 0.01] below it; gridtf submit runs a job without one"
             raise SpecError("sweep", "the job file has no sweep", hint=hint)
-        made = sweep.rows(table, given.spec.params, _lines(table, folder, given), _uniform, most)
+        lines = _lines(table, folder, given)
+        made = sweep.rows(table, given.spec.params, lines, lambda seed: random.Random(seed).random, most)
         check_outputs(given.spec, made)
         for name in made[0]:
             if given.sources.get(f"params.{name}") == "--set":
@@ -97,10 +98,6 @@ def _positive(key: str, value: object) -> int | None:
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
         return value
     raise SpecError(key, f"{spell(value)} is not a whole number above 0")
-
-
-def _uniform(seed: int) -> Any:
-    return random.Random(seed).random
 
 
 def _lines(table: Mapping[str, Any], folder: Path, given: Configured) -> list[Mapping[str, Any]] | None:

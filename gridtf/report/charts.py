@@ -101,6 +101,20 @@ class Chart(Value):
     numbers: tuple[int, ...] = ()
 
 
+class Shown(Value):
+    """What a chart shows.
+
+    Attributes:
+        title: Its title.
+        units: (size of a unit, its name), the largest first.
+        zero: Whether the left axis begins at 0.
+    """
+
+    title: str
+    units: Sequence[tuple[float, str]]
+    zero: bool
+
+
 class Axis(Value):
     """The lower axis of a chart.
 
@@ -161,7 +175,7 @@ def of_run(usage: Usage, axis: Axis, names: Mapping[Any, str], tasks: Sequence[s
             curves.align(of_series.values())
             labelled = [(label, curve.points()) for label, curve in of_series.items()]
         width = max(curve.width for curve in of_series.values())
-        chart = draw(title, units, labelled, axis, width, zero=not measure.startswith(used.VALUE))
+        chart = draw(Shown(title, units, zero=not measure.startswith(used.VALUE)), labelled, axis, width)
         made.append(chart.replace(banded=len(of_series) > _MOST_LINES))
     return made
 
@@ -182,32 +196,22 @@ def measures(usage: Usage) -> Iterator[tuple[str, str, Sequence[tuple[float, str
             yield measure, title, units
 
 
-def draw(
-    title: str,
-    units: Sequence[tuple[float, str]],
-    labelled: Sequence[tuple[str, Sequence[Point]]],
-    axis: Axis,
-    width: float,
-    *,
-    zero: bool,
-) -> Chart:
+def draw(shown: Shown, labelled: Sequence[tuple[str, Sequence[Point]]], axis: Axis, width: float) -> Chart:
     """Draw a chart.
 
     Args:
-        title: What it shows.
-        units: (size of a unit, its name), the largest first.
+        shown: What it shows.
         labelled: (label, points) of each line.
         axis: The lower axis.
         width: The width of a place of the curves.
-        zero: Whether the left axis begins at 0.
     """
     everything = [point for _, points in labelled for point in points]
     least, high = min(point.low for point in everything), max(point.high for point in everything)
-    low = min(least, 0.0) if zero or 0 <= least < 0.4 * high else least
-    size, unit = next((unit for unit in units if high >= unit[0]), units[-1])
+    low = min(least, 0.0) if shown.zero or 0 <= least < 0.4 * high else least
+    size, unit = next((unit for unit in shown.units if high >= unit[0]), shown.units[-1])
     parts = [[*curves.unbroken(points, max(axis.gap, 3 * width))] for _, points in labelled]
     pictures = [_picture(LINEAR, parts, axis, size, drawing.scale(low / size, high / size))]
-    ratio = high / least if not zero and _TINY < least < high < 1 / _TINY else 1.0
+    ratio = high / least if not shown.zero and _TINY < least < high < 1 / _TINY else 1.0
     if ratio >= _LOG_OFFERED:
         pictures.append(_picture(LOG, parts, axis, size, drawing.log_scale(least / size, high / size)))
     places = sorted({point.x for point in everything})
@@ -216,9 +220,9 @@ def draw(
         known = {point.x: _text(point, size, spread=len(labelled) == 1) for point in points}
         series.append(Series(label, tuple(known.get(x, "") for x in places)))
     return Chart(
-        title,
+        shown.title,
         unit,
-        _says(title, unit, size, labelled),
+        _says(shown.title, unit, size, labelled),
         tuple(series),
         tuple(pictures),
         ratio >= _LOG_CHOSEN,

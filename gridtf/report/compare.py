@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gridtf.report import charts, curves
-from gridtf.report.charts import Axis, Chart
+from gridtf.report.charts import Axis, Chart, Shown
 from gridtf.report.curves import Point
 from gridtf.report.drawing import time_axis
 from gridtf.report.figures import Figure
@@ -89,7 +89,7 @@ def by_step(*several: Material, labels: Sequence[str] = _RUNS) -> list[Chart]:
             curves.align(found.values())
         lines = {number: curve.points() for number, curve in found.items()}
         width = max(curve.width for curve in found.values())
-        made.append(_draw(name, ((1.0, ""),), lines, labels, axis, width, zero=False))
+        made.append(_draw(Shown(name, ((1.0, ""),), zero=False), lines, labels, axis, width))
     return made
 
 
@@ -110,7 +110,7 @@ def by_time(*several: Material, labels: Sequence[str] = _RUNS) -> list[Chart]:
         width = max(curve.width for of_tasks in found.values() for curve in of_tasks)
         grid = width if len(several) > len(_RUNS) else 0.0
         lines = {number: [_since(spans[number][0], at, grid) for at in points] for number, points in bands.items()}
-        made.append(_draw(title, units, lines, labels, axis, width, zero=not measure.startswith(VALUE)))
+        made.append(_draw(Shown(title, units, zero=not measure.startswith(VALUE)), lines, labels, axis, width))
     return made
 
 
@@ -120,21 +120,12 @@ def _since(begin: float, point: Point, grid: float) -> Point:
     return point.replace(x=(x // grid + 0.5) * grid if grid else x)
 
 
-def _draw(
-    title: str,
-    units: Sequence[tuple[float, str]],
-    lines: Mapping[int, Sequence[Point]],
-    labels: Sequence[str],
-    axis: Axis,
-    width: float,
-    *,
-    zero: bool,
-) -> Chart:
+def _draw(shown: Shown, lines: Mapping[int, Sequence[Point]], labels: Sequence[str], axis: Axis, width: float) -> Chart:
     """Draw a chart with a line for each of some jobs, by their numbers."""
     if len(labels) > MOST_AREAS:
         lines = {number: [Point(at.x, *[at.middle] * 3) for at in points] for number, points in lines.items()}
     labelled = [(labels[number], points) for number, points in lines.items()]
-    return charts.draw(title, units, labelled, axis, width, zero=zero).replace(numbers=tuple(lines))
+    return charts.draw(shown, labelled, axis, width).replace(numbers=tuple(lines))
 
 
 def _span(material: Material) -> tuple[float, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
-from gridtf.values import Value
+from gridtf.values import Value, grouped
 
 _MOST = 240  # points of a curve: more than a chart has room for
 
@@ -112,10 +112,7 @@ def align(curves: Iterable[Curve]) -> None:
 def band(curves: Sequence[Curve]) -> list[Point]:
     """The median of several curves, between the smallest and the largest value of any of them."""
     align(curves)
-    there: dict[float, list[tuple[float, float, float]]] = {}
-    for curve in curves:
-        for x, *place in curve.places():
-            there.setdefault(x, []).append((place[0], place[1], place[2]))
+    there = grouped((x, place) for curve in curves for x, *place in curve.places())
     made = []
     for x, found in sorted(there.items()):
         low, middle, high = zip(*found, strict=True)

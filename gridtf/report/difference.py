@@ -17,7 +17,7 @@ from gridtf.run import recordtypes, reduced
 from gridtf.run.rundir import RunDir, read_private
 from gridtf.secrets import Masker
 from gridtf.text import duration, some
-from gridtf.values import Value
+from gridtf.values import Value, grouped
 
 
 class Change(Value):
@@ -135,11 +135,9 @@ def _packages(run: RunDir) -> dict[str, str]:
     record = None
     with contextlib.suppress(RunDirError), reduced.unpacked(run) as place:  # of an element of a sweep
         record = read_private(latest.packages, recordtypes.Packages) if (latest := place.latest()) else None
-    found: dict[str, list[str]] = {}
-    for python in (record or {"pythons": {}})["pythons"].values():
-        everything = {"Python": f"{python['version']} ({python['python']})", **python["packages"]}
-        for name, version in everything.items():
-            found.setdefault(name, []).append(version)
+    pythons = (record or {"pythons": {}})["pythons"].values()
+    each = ({"Python": f"{one['version']} ({one['python']})", **one["packages"]} for one in pythons)
+    found = grouped(item for everything in each for item in everything.items())
     return {name: ", ".join(dict.fromkeys(versions)) for name, versions in found.items()}
 
 

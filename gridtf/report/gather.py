@@ -19,7 +19,7 @@ from gridtf.run import recordtypes, reduced, registry
 from gridtf.run.rundir import Attempt as Paths
 from gridtf.run.rundir import Record, RunDir, is_cut, listdir, read_record, read_text
 from gridtf.states import JobState
-from gridtf.values import Value, of_dict
+from gridtf.values import Value, grouped, of_dict
 
 if TYPE_CHECKING:
     from gridtf.observe.history import Chain
@@ -128,9 +128,7 @@ def _gather(run: RunDir, now: float, view: JobView | None, *, with_code: bool, c
     reader = _Reader(run.path)
     view = view or jobs.views([run])[0]
     submitted = reader.record(run.submitted, recordtypes.Submitted)
-    events: dict[int, list[Record]] = {}
-    for event in reader.each(history.events(run)):
-        events.setdefault(event["attempt"], []).append(event)
+    events = grouped((int(event["attempt"]), event) for event in reader.each(history.events(run)))
     told = tuple(_told(reader, attempt, events.get(attempt.number, [])) for attempt in run.attempts())
     if told and not told[-1].hosts:  # of gridtf_join, or of an older gridtf
         told = (*told[:-1], told[-1].replace(hosts=_of_view(view)))

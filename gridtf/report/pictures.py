@@ -10,7 +10,7 @@ from gridtf.report.timeline import QUEUE, Attempt, Phase, Row, Stretch, natural,
 from gridtf.report.usage import Usage
 from gridtf.states import TaskState
 from gridtf.text import duration
-from gridtf.values import Value
+from gridtf.values import Value, grouped
 
 WIDTH, _LABELS, _END = 1000, 104.0, 990.0
 _ROWS_AT = 50.0
@@ -206,12 +206,7 @@ def placement(
         gpus: Task -> its GPUs.
         usage: What was used.
     """
-    there: dict[str, list[str]] = {}
-    for name, host in tasks.items():
-        there.setdefault(host, []).append(name)
-    measured: dict[str, list[str]] = {}
-    for host, index in usage.gpus:
-        measured.setdefault(host, []).append(index)
+    there, measured = grouped((host, name) for name, host in tasks.items()), grouped(usage.gpus)
     made = []
     for host in hosts:
         here = there.get(host, [])

@@ -10,7 +10,7 @@ from gridtf.jobspec.units import format_walltime
 from gridtf.report.timeline import Attempt, AttemptData
 from gridtf.report.usage import Usage, Used
 from gridtf.text import duration, size
-from gridtf.values import Value
+from gridtf.values import Value, grouped
 
 _MIB = 1 << 20
 UNKNOWN = Request("", "", (0, 0), 0, 0, 0, None, ())
@@ -52,9 +52,7 @@ class Line(Value):
 
 def gpu_hours(told: Sequence[AttemptData], attempts: Sequence[Attempt], usage: Usage) -> GpuHours | None:
     """Add up the GPU-hours of all attempts; None for a job without GPUs."""
-    of_hosts: dict[str, set[str]] = {}
-    for host, index in usage.gpus:
-        of_hosts.setdefault(host, set()).add(index)
+    of_hosts = grouped(usage.gpus)
     allocated = 0.0
     for one, attempt in zip(told, attempts, strict=True):
         allocated += _gpus(one, attempt, of_hosts) * max(0.0, attempt.end - attempt.allocated)
@@ -66,7 +64,7 @@ def gpu_hours(told: Sequence[AttemptData], attempts: Sequence[Attempt], usage: U
     return GpuHours(*(seconds / 3600 for seconds in hours))
 
 
-def _gpus(told: AttemptData, attempt: Attempt, measured: Mapping[str, set[str]]) -> int:
+def _gpus(told: AttemptData, attempt: Attempt, measured: Mapping[str, Sequence[str]]) -> int:
     """How many GPUs an attempt had."""
     listed = {
         (host, index)
@@ -108,9 +106,7 @@ def _of_gpus(usage: Usage) -> Iterator[Line]:
 
 
 def _of_types(request: Request, usage: Usage) -> Iterator[Line]:
-    types: dict[str, list[Used]] = {}
-    for name, used in usage.tasks.items():
-        types.setdefault(name.partition(":")[0], []).append(used)
+    types = grouped((name.partition(":")[0], used) for name, used in usage.tasks.items())
     for kind, all_used in types.items():
         role = request.role(kind)
         seconds = sum(used.seconds for used in all_used)

@@ -9,7 +9,7 @@ from typing import Any
 from gridtf.run.recordtypes import tasks_of
 from gridtf.run.rundir import Record
 from gridtf.states import TaskState
-from gridtf.values import Value
+from gridtf.values import Value, grouped
 
 # Phases of an attempt, in their order.
 QUEUE, START, RENDEZVOUS, TRAINING, STOP = "queue", "start", "rendezvous", "training", "stop"
@@ -278,9 +278,8 @@ def rows(made: Sequence[Attempt], most: int) -> list[Row]:
         made: The attempts.
         most: Number of rows at most, for each type of tasks at least one.
     """
-    types: dict[str, list[str]] = {}
-    for name in dict.fromkeys(name for attempt in made for name in attempt.tasks):
-        types.setdefault(name.partition(":")[0], []).append(name)
+    all_names = dict.fromkeys(name for attempt in made for name in attempt.tasks)
+    types = grouped((name.partition(":")[0], name) for name in all_names)
     count = sum(map(len, types.values()))
     size = -(-count // most) if count > most else 1
     shown = []

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gridtf.run.rundir import Record
 from gridtf.text import some
-from gridtf.values import Value
+from gridtf.values import Value, grouped
 
 NUMBER = signal.SIGRTMIN + 7  # as in gridtf/hook/sitecustomize.py
 
@@ -128,9 +128,7 @@ def groups(tasks: Mapping[str, Record], stacks: Sequence[str]) -> list[Group]:
     shown = [set(found) for found in parsed.values() if found]
     common = set.intersection(*shown) if shown else set()
     places = {name: _place(record, parsed[name], common) for name, record in tasks.items()}
-    members: dict[tuple[str, str], list[str]] = {}
-    for name, place in places.items():
-        members.setdefault((place.verb, place.where), []).append(name)
+    members = grouped(((place.verb, place.where), name) for name, place in places.items())
     found = []
     for names in members.values():
         place = places[names[0]]
@@ -226,10 +224,7 @@ def spans(names: Sequence[str], most: int = 8) -> str:
         names: The tasks.
         most: How many spans are named.
     """
-    by_type: dict[str, list[int]] = {}
-    for name in names:
-        task_type, _, index = name.partition(":")
-        by_type.setdefault(task_type, []).append(int(index))
+    by_type = grouped((task_type, int(index)) for task_type, _, index in (name.partition(":") for name in names))
     found = []
     for task_type, indices in by_type.items():
         ordered = sorted(indices)

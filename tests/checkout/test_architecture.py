@@ -40,7 +40,7 @@ schedulers.slurm: errors files findings host jobspec run schedulers states text 
 schedulers.sge: errors files findings host jobspec run schedulers states text values
 bootstrap:
 bootstrap.system: host run
-bootstrap.wire: bootstrap.system errors host run
+bootstrap.wire: bootstrap.system errors host run values
 bootstrap.plan: bootstrap.system contract errors host jobspec run schedulers text values
 bootstrap.judge: bootstrap.plan bootstrap.system contract errors files host jobspec run schedulers states text values
 bootstrap.agent: gridtf bootstrap.judge bootstrap.plan bootstrap.system bootstrap.wire contract errors files host
@@ -48,12 +48,13 @@ bootstrap.agent: gridtf bootstrap.judge bootstrap.plan bootstrap.system bootstra
 bootstrap.launcher: bootstrap.agent bootstrap.judge bootstrap.plan bootstrap.system bootstrap.wire contract errors files
     host jobspec run schedulers secrets states text values
 bootstrap.unsubmitted: errors host jobspec run schedulers
-bootstrap.join: bootstrap.agent bootstrap.plan bootstrap.system bootstrap.unsubmitted bootstrap.wire errors host
-    jobspec run schedulers states text values
-bootstrap.elements: bootstrap.agent bootstrap.launcher bootstrap.system errors host jobspec run schedulers states
-    values
-bootstrap.main: bootstrap.elements bootstrap.join bootstrap.judge bootstrap.launcher bootstrap.unsubmitted contract
-    errors files host jobspec run schedulers
+bootstrap.ranks: bootstrap.plan errors jobspec run schedulers text values
+bootstrap.join: bootstrap.agent bootstrap.plan bootstrap.ranks bootstrap.system bootstrap.unsubmitted bootstrap.wire
+    errors host jobspec run schedulers states text values
+bootstrap.elements: bootstrap.agent bootstrap.launcher bootstrap.plan bootstrap.system errors host jobspec run
+    schedulers states values
+bootstrap.main: bootstrap.elements bootstrap.join bootstrap.judge bootstrap.launcher bootstrap.plan bootstrap.system
+    bootstrap.unsubmitted contract errors files host jobspec run schedulers
 observe: errors host jobspec run schedulers states text values
 monitor: errors observe run states text values
 report: gridtf errors files jobspec observe resources run secrets states text values
@@ -75,7 +76,7 @@ HIDDEN: dict[str, set[str]] = {
     "bootstrap.launcher": {"bootstrap.agent"},
     "bootstrap.plan": {"training"},
     "bootstrap.judge": {"training"},
-    "bootstrap.join": {"training"},
+    "bootstrap.ranks": {"training"},
 }
 
 PURE = {

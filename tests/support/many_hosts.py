@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from gridtf.bootstrap.launcher import launcher
+from gridtf.bootstrap.plan.launchedjob import LaunchedJob
+from gridtf.bootstrap.system import System
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import RunDir
@@ -76,7 +78,7 @@ def main() -> int:
     run.path.mkdir(exist_ok=True)
     scheduler = ManyHosts(json.loads(sys.argv[1])).scheduler
     request = scheduler.login.resolve(spec, in_job=True)
-    return launcher.launch(run, spec, request, scheduler, "4711", os.environ)
+    return launcher.launch(LaunchedJob(run, spec, request, scheduler, "4711", System(os.environ)))
 
 
 if __name__ == "__main__":

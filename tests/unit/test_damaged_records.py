@@ -22,7 +22,7 @@ from gridtf import contract
 from gridtf.bootstrap.agent.agent import Agent
 from gridtf.bootstrap.agent.exits import EXITS
 from gridtf.bootstrap.agent.node import AgentSupervisor
-from gridtf.bootstrap.join import Joining, Member, assign_ranks
+from gridtf.bootstrap.join import Joining
 from gridtf.bootstrap.judge import together
 from gridtf.bootstrap.judge.verdict import decide, of_task
 from gridtf.bootstrap.launcher.contact import TerminatedBySignal
@@ -32,6 +32,7 @@ from gridtf.bootstrap.plan import addresses, environment, rendezvous, versions
 from gridtf.bootstrap.plan.launchedjob import LaunchedJob
 from gridtf.bootstrap.plan.placement import place
 from gridtf.bootstrap.plan.rendezvous import AttemptPlan
+from gridtf.bootstrap.ranks import Member, assign_ranks
 from gridtf.bootstrap.wire import messages, stream
 from gridtf.cli import main, show
 from gridtf.errors import GridtfError, RendezvousError

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gridtf.bootstrap import join
+from gridtf.bootstrap import ranks
 from gridtf.bootstrap.plan.placement import place
 from gridtf.errors import GridtfError
 from gridtf.host import gpus
@@ -130,7 +130,7 @@ def _slurm(chosen: Chosen, folder: Path) -> None:
     if "SLURM_JOB_ID" in environ:  # without one this is no job of Slurm's
         scheduler.injob.identity(environ)
     with contextlib.suppress(GridtfError):
-        join.member_of(environ, scheduler)
+        ranks.member_of(environ, scheduler)
     request = scheduler.login.resolve(spec, in_job=True)
     found = injob.allocation(environ, request, lambda job: {"n001": 2})
     call = AgentCall((), lambda arguments, gpus=None: 0, ("python",), folder / "log")

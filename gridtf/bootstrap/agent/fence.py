@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gridtf.bootstrap.agent.guard import AUTO, HOSTS, OFF, USERS, Guard
-from gridtf.bootstrap.agent.guardmail import peers
+from gridtf.bootstrap.agent.guardmail import Mail, peers
 from gridtf.bootstrap.wire.helper import Helper
 from gridtf.host import gates, network, sockets
 from gridtf.host.gates import Gate
@@ -161,7 +161,7 @@ class Fence:
         if not doors or self.mode == OFF:
             return None
         known = peers(doors)
-        guard = Guard(self.mode, self._gates, known, host, self._key, self._udp)
+        guard = Guard(self.mode, self._gates, Mail(known, host, self._key, self._udp))
         hidden = [name for name, peer in known.items() if not peer.addresses and name != host]
         why = f"addresses are not known of {some(hidden)}" if hidden else ""
         try:

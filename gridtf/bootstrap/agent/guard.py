@@ -122,23 +122,12 @@ class Guard:
     Args:
         mode: USERS or HOSTS.
         gates: Port -> the gate on it.
-        known: The hosts of the job.
-        host: This host.
-        key: The key of the attempt.
-        udp: The socket of its door; None: it has none.
+        mail: What is said among the guards of the job.
     """
 
-    def __init__(
-        self,
-        mode: str,
-        gates: Mapping[int, Gate],
-        known: Mapping[str, Peer],
-        host: str,
-        key: bytes,
-        udp: socket.socket | None,
-    ) -> None:
-        self._mail, self._gates = Mail(known, host, key, udp), Admissions(gates, known, local=mode == HOSTS)
-        own = known[host]
+    def __init__(self, mode: str, gates: Mapping[int, Gate], mail: Mail) -> None:
+        self._mail, self._gates = mail, Admissions(gates, mail.peers, local=mode == HOSTS)
+        known, host, own = mail.peers, mail.host, mail.peers[mail.host]
         self._targets = {
             (address, port): name for name, peer in known.items() for address in peer.addresses for port in peer.ports
         }

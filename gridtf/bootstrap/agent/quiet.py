@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from gridtf.bootstrap.agent.supervisor import TaskProcess
 from gridtf.bootstrap.system import System
+from gridtf.host import procfs
 
 _SHARE = 0.01  # of a core, below which a task does nothing
 _TICKS = 2  # of the clock in which the kernel counts, which say nothing
@@ -67,10 +68,5 @@ class Quiet:
 
 def _of_family(root: int, ticks: Mapping[int, tuple[int, int]]) -> int:
     """The clock ticks that a process and its descendants have used."""
-    children: dict[int, list[int]] = {}
-    for pid, (parent, _) in ticks.items():
-        children.setdefault(parent, []).append(pid)
-    family = [root]
-    for pid in family:  # grows meanwhile
-        family += children.get(pid, ())
+    family = [root, *procfs.below(root, {pid: parent for pid, (parent, _) in ticks.items()})]
     return sum(ticks[pid][1] for pid in family if pid in ticks)

@@ -101,9 +101,8 @@ class Sampler:
             self._helper.begun = float("-inf")
         if self._helper.due and running and self._due is not None and now >= self._due:
             printed = {task.name: task.printed for task in tasks if task.printed}
-            about = self._gpus, self._interval, self._host
             self._sampled, self._received = running, b""
-            self._helper.start(lambda agent: _run(running, printed, *about, agent=agent, parent=self._system.pid))
+            self._helper.start(partial(self._run, running, printed))
         return found
 
     def last(self, tasks: Iterable[TaskProcess]) -> list[Record]:
@@ -123,6 +122,32 @@ class Sampler:
             self._system.sleep(0.005)
             found += self._take(tasks)
         return found
+
+    def _run(self, tasks: Mapping[str, int], printed: Printed, agent: socket.socket) -> None:
+        """Sample until a signal ends this process, which then tells what it has seen last."""
+        processes.die_with_parent(self._system.pid, signal.SIGKILL)
+        processes.block_signals()
+        processes.keep_only([agent.fileno()])
+        agent.setblocking(False)
+        interval = self._interval
+        logs, readings = _Logs(tasks, printed), _Gpus(self._gpus, interval)
+        taken = _Samples(tasks, self._host)
+        due = time.monotonic() + min(interval, _FIRST_SAMPLE)
+        unsent, ended = b"", False
+        while not ended:
+            ended = processes.is_end(processes.wait_for_signal(logs.pause()))
+            logs.look()
+            if ended or time.monotonic() >= due:
+                due = max(due + interval, time.monotonic())
+                told: Record = {"logs": logs.take()}
+                sample = {**taken.take(), "gpus": readings.newest()}
+                if sample["tasks"] or not ended:  # the last sample is of tasks that still ran
+                    told["sample"] = sample
+                unsent += json.dumps(told, separators=(",", ":")).encode() + b"\n"
+            try:
+                unsent = unsent[agent.send(unsent) :] if unsent else b""
+            except BlockingIOError:  # the agent is stopped
+                unsent = unsent if len(unsent) < _MOST_UNSENT else b""
 
     @property
     def pids(self) -> frozenset[int]:
@@ -174,41 +199,6 @@ class Rates:
 
 
 # --- the process that samples
-
-
-def _run(
-    tasks: Mapping[str, int],
-    printed: Printed,
-    gpus: Collection[str],
-    interval: float,
-    host: str,
-    *,
-    agent: socket.socket,
-    parent: int,
-) -> None:
-    """Sample until a signal ends this process, which then tells what it has seen last."""
-    processes.die_with_parent(parent, signal.SIGKILL)
-    processes.block_signals()
-    processes.keep_only([agent.fileno()])
-    agent.setblocking(False)
-    logs, readings = _Logs(tasks, printed), _Gpus(gpus, interval)
-    taken = _Samples(tasks, host)
-    due = time.monotonic() + min(interval, _FIRST_SAMPLE)
-    unsent, ended = b"", False
-    while not ended:
-        ended = processes.is_end(processes.wait_for_signal(logs.pause()))
-        logs.look()
-        if ended or time.monotonic() >= due:
-            due = max(due + interval, time.monotonic())
-            told: Record = {"logs": logs.take()}
-            sample = {**taken.take(), "gpus": readings.newest()}
-            if sample["tasks"] or not ended:  # the last sample is of tasks that still ran
-                told["sample"] = sample
-            unsent += json.dumps(told, separators=(",", ":")).encode() + b"\n"
-        try:
-            unsent = unsent[agent.send(unsent) :] if unsent else b""
-        except BlockingIOError:  # the agent is stopped
-            unsent = unsent if len(unsent) < _MOST_UNSENT else b""
 
 
 class _Samples:

@@ -325,8 +325,7 @@ class Supervisor:
         self._system.signal(apart, signal.SIGSTOP)
         self._signal_everything(signal.SIGTERM)
         if not self._gone_within(grace, beat, apart) or apart:
-            deadline = self._system.monotonic() + _KILL_LIMIT
-            while self._system.monotonic() < deadline:
+            for _ in self._system.within(_KILL_LIMIT):
                 self._signal_everything(signal.SIGKILL)
                 # processes that keep forking are faster than this walk through /proc, but their orphans become children
                 self._system.signal(self._tasks_of(self._system.children()), signal.SIGKILL)

@@ -154,7 +154,7 @@ def choose(hosts: Sequence[Host], request: Request, history: History) -> tuple[H
     if len(chosen) < fewest:
         chosen = usable[:most]
     if len(chosen) < fewest:
-        return f"the job needs {counted(fewest, 'host')}, and {_cannot(history.gone)}"
+        return f"the job needs {counted(fewest, 'host')}, and {some(sorted(history.gone))} cannot be used any more"
     others = [host for host in hosts if host.component and host.name not in history.gone]
     names = {host.name for host in (*chosen, *others)}
     return tuple(host for host in hosts if host.name in names)
@@ -170,10 +170,6 @@ def replaceable(bad: Sequence[str], hosts: Sequence[Host], request: Request, his
     """As many of the bad hosts, from the first one on, as other hosts can take the place of."""
     counts = range(len(bad), 0, -1)
     return next((tuple(bad[:count]) for count in counts if without(bad[:count], hosts, request, history)), ())
-
-
-def _cannot(gone: Collection[str]) -> str:
-    return f"{some(sorted(gone))} cannot be used any more"
 
 
 def in_vain(error: Exception | None, record: Record, on_failure: str | None = None, *, stalled: bool = False) -> str:

@@ -6,9 +6,10 @@ them is the slow one, so that there must be three values, but for the clock.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 
-from gridtf.values import Value
+from gridtf.values import Value, grouped
 
 FEWEST = 3  # comparable values, of which one may be far from the median
 _CLOCK = 5.0  # seconds by which the clock of a host may differ
@@ -65,14 +66,14 @@ def suspects(values: Values, alike: Mapping[str, Mapping[str, str]]) -> Found:
     Returns:
         (host, name) -> what is wrong, such as ``matrix product 41 % of the median (0.9 of 2.2 TFLOPS)``.
     """
-    groups: dict[tuple[str, str], list[tuple[str, str, float]]] = {}
-    for host, named in values.items():
-        for name, value in named.items():
-            group = name.partition(":")[0], alike.get(host, {}).get(name, "")
-            groups.setdefault(group, []).append((host, name, value))
+    groups = grouped(
+        ((name.partition(":")[0], alike.get(host, {}).get(name, "")), (host, name, value))
+        for host, named in values.items()
+        for name, value in named.items()
+    )
     found: Found = {}
     for (kind, _), members in groups.items():
-        median = _median([value for _, _, value in members])
+        median = statistics.median(value for _, _, value in members)
         comparable = len(members) >= FEWEST and len({host for host, _, _ in members}) > 1
         for host, name, value in members:
             how = ""
@@ -113,8 +114,3 @@ def take_best(found: dict[str, dict[str, float]], measured: Mapping[tuple[str, s
 
 def _short(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
-
-
-def _median(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2

@@ -7,20 +7,17 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
 
 from gridtf import contract
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import Record, RunDir
-from gridtf.values import Value
+from gridtf.values import Value, as_dict, fields, of_dict
 
 MOST_IDLE = 2  # attempts in a row without progress, after which a job is not started again
 _CHECKPOINTS = "checkpoints"  # as gridtf.training.checkpoint names its folder in OUTPUT_DIR
 _FINISHED = re.compile(r"step-(\d{1,18})")
 _NO_CHECKPOINTS = re.compile(r"events\.out\.tfevents\..*|.*\.log|\..*")  # written by an attempt that gets nowhere, too
 _MOST_FILES = 10_000  # of OUTPUT_DIR are looked at; its first levels come first
-
-_Number = TypeVar("_Number", int | None, float | None)
 
 
 class Progress(Value):
@@ -51,25 +48,21 @@ class Progress(Value):
 
     def farthest(self, other: Progress) -> Progress:
         """The farthest of both, each of the three by itself."""
-        return Progress(
-            _largest(self.step, other.step),
-            _largest(self.checkpoint, other.checkpoint),
-            _largest(self.written, other.written),
-        )
+        pairs = ((getattr(self, name), getattr(other, name)) for name in fields(Progress))
+        return Progress(*(max(filter(_is_known, pair), default=None) for pair in pairs))
 
     def to_record(self) -> Record:
         """The entries of a record, without what is not known."""
-        known = {"step": self.step, "checkpoint": self.checkpoint, "written": self.written}
-        return {name: value for name, value in known.items() if value is not None}
+        return {name: value for name, value in as_dict(self).items() if _is_known(value)}
 
     @classmethod
     def from_record(cls, record: Record) -> Progress:
         """Read what to_record has written."""
-        return cls(record.get("step"), record.get("checkpoint"), record.get("written"))
+        return of_dict(cls, record)
 
 
-def _largest(one: _Number, other: _Number) -> _Number:
-    return one if other is None else other if one is None else max(one, other)
+def _is_known(value: float | None) -> bool:
+    return value is not None
 
 
 def output_dir(run: RunDir, spec: JobSpec) -> Path:

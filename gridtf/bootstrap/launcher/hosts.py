@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from gridtf.bootstrap.judge import verdict
+from gridtf.bootstrap.judge import agentslog, verdict
 from gridtf.bootstrap.launcher.remote import Remote
 from gridtf.bootstrap.launcher.reports import Reports
 from gridtf.bootstrap.system import System
@@ -103,8 +103,7 @@ class HostMonitor(Fields):
             if end.code < 0 and end.error is not None:  # a process of this host was killed: this came first
                 # If SIGKILL does not end the launcher as well, it was that process alone. A signal that comes now is a
                 # consequence: Grid Engine deletes a job whose qrsh is gone.
-                until = self.system.monotonic() + _SIGNALS_LIMIT
-                while (left := until - self.system.monotonic()) > 0:
+                for left in self.system.within(_SIGNALS_LIMIT):
                     self.system.wait(left)
                 raise end.error
             self._hear_last_words(end.host)
@@ -271,17 +270,15 @@ class HostMonitor(Fields):
 
     def _hear_last_words(self, host: str | None) -> None:
         """Wait for what an agent still has to say: srun or qrsh may end before its last message has come."""
-        until = self.system.monotonic() + _LAST_WORDS
         self.read()
-        while host in self.listener.connected and host not in self.reports.gone and host not in self.reports.over:
-            if (left := until - self.system.monotonic()) <= 0:
+        for left in self.system.within(_LAST_WORDS):
+            if host not in self.listener.connected or host in self.reports.gone or host in self.reports.over:
                 return
             self.system.wait(left)
             self.read()
 
     def _wait_a_moment(self) -> None:
-        until = self.system.monotonic() + _SIGNALS_LIMIT
-        while (left := until - self.system.monotonic()) > 0:
+        for left in self.system.within(_SIGNALS_LIMIT):
             self.pause(left)
 
     def _terminated(self) -> TerminatedError:
@@ -301,8 +298,8 @@ class HostMonitor(Fields):
         how = f"was killed by {killed}" if killed else EXITS.get(end.code, f"ended with exit code {end.code}")
         lines = [] if killed else self._said_by(end.host)
         log = self._log_of_agents()
-        why = "; ".join(end.messages) or verdict.agent_cause(lines)
-        hint = verdict.agent_hint(why) or f"see {log}"
+        why = "; ".join(end.messages) or agentslog.agent_cause(lines)
+        hint = agentslog.agent_hint(why) or f"see {log}"
         if end.code == NO_LAUNCHER:
             return LauncherSilentError(f"{who} {how}", why=why, hint=hint)
         exit_code = None if killed else end.code
@@ -317,7 +314,7 @@ class HostMonitor(Fields):
         """The last lines of an agent that has ended: slurmstepd may print them after srun has reported the end."""
         until = self.system.monotonic() + _LAST_WORDS
         while True:
-            lines = verdict.relevant(verdict.final_lines(self._log_of_agents()), host)
+            lines = agentslog.relevant(verdict.final_lines(self._log_of_agents()), host)
             if lines or self.system.monotonic() >= until:
                 return lines
             self.system.wait(_TEAR_DOWN_PAUSE)

@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,12 +26,11 @@ from gridtf.bootstrap.wire.recorder import Recorder
 from gridtf.bootstrap.wire.stream import Listener
 from gridtf.errors import BadHostError, CleanedUpError, GridtfError, PlacementError, RendezvousError, RunDirError
 from gridtf.host import processes
-from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run import recordtypes
 from gridtf.run.following import CONDITIONS, WAITING
-from gridtf.run.rundir import Attempt, RunDir, make_folder, may_pass, read_record, write_record
-from gridtf.schedulers.api import LOOPBACK, AgentCall, Allocation, Scheduler
+from gridtf.run.rundir import Attempt, make_folder, may_pass, read_record, write_record
+from gridtf.schedulers.api import LOOPBACK, AgentCall, Allocation
 from gridtf.states import JobState
 from gridtf.text import counted, some
 from gridtf.values import Fields
@@ -51,32 +50,19 @@ _WRITE_LIMIT = 60.0  # seconds in which the run directory may become writable ag
 _CLEANING_UP = 10.0  # seconds in which a scheduler that cleans up too late may also kill what is started after that
 
 
-def launch(
-    run: RunDir,
-    spec: JobSpec,
-    request: Request,
-    scheduler: Scheduler,
-    job_id: str,
-    environ: MutableMapping[str, str],
-) -> int:
-    """Run the attempts of a job in this process.
-
-    Args:
-        request: What the job requests of its scheduler, resolved from the specification.
-        scheduler: The scheduler whose job this process is part of.
-        job_id: The scheduler's id of the job.
-        environ: The environment of this process, which the agents inherit.
+def launch(job: LaunchedJob) -> int:
+    """Run the attempts of a job in this process, whose environment the agents inherit.
 
     Returns:
         The exit code of the job script.
     """
     processes.block_signals(spared=(signal.SIGHUP, signal.SIGINT))  # nohup and background jobs ignore these on purpose
     processes.become_subreaper()
-    job, trackers = LaunchedJob(run, spec, request, scheduler, job_id, System(environ)), None
-    if spec.on:
+    trackers = None
+    if job.spec.on:
         from gridtf.bootstrap.launcher.trackers import Trackers
 
-        trackers = Trackers(job, spec.on)
+        trackers = Trackers(job, job.spec.on)
     return supervise(Launcher(job, trackers=trackers))
 
 
@@ -419,8 +405,7 @@ class Launcher(Fields):
             return self.allocation.replace(hosts=hosts)
         where = some([host.name for host in self.following.hosts])
         job.system.log(f"attempt {self.attempt.number} on {where}: {self.following.why}")
-        begin = job.system.monotonic()
-        while (left := begin + self.following.pause - job.system.monotonic()) > 0:
+        for left in job.system.within(self.following.pause):
             self.reporter.report("allocating", self.following.why)
             self._pause(min(left, self.contact.longest))
         return self.allocation.replace(hosts=self.following.hosts)

@@ -20,13 +20,8 @@ from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.units import LONGEST_VARIABLE
 from gridtf.run import recordtypes
-from gridtf.run.rundir import (
-    Attempt,
-    Record,
-    write_record,
-    write_text,
-)
-from gridtf.values import Value, as_dict
+from gridtf.run.rundir import Attempt, Record, write_record, write_text
+from gridtf.values import Value, as_dict, grouped, of_dict
 
 _CLUSTER = ',\n "cluster": '  # no JSON string can hold this: a newline in one is escaped
 
@@ -63,8 +58,7 @@ class Rendezvous(Value):
 
     def to_record(self) -> Record:
         """The rendezvous as a message, which rendezvous_of reads."""
-        head = {"master_addr": self.master_addr, "master_port": self.master_port, "outside": dict(self.outside)}
-        return {**head, "text": self.text, **({"doors": dict(self.doors)} if self.doors else {})}
+        return {name: value for name, value in as_dict(self).items() if value or name != "doors"}
 
     def config(self, task_type: str, index: int, *, alone: bool = False) -> str | None:
         """TF_CONFIG of one task; None when it is too long for an environment variable.
@@ -88,8 +82,7 @@ class Rendezvous(Value):
 
 def rendezvous_of(record: Record) -> Rendezvous:
     """The rendezvous that a message holds, as Rendezvous.to_record returned it."""
-    doors = record.get("doors", {})
-    return Rendezvous(record["text"], record["master_addr"], record["master_port"], record["outside"], doors)
+    return of_dict(Rendezvous, record)
 
 
 def merge(tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> Rendezvous:
@@ -174,17 +167,9 @@ def publish(attempt: Attempt, job_id: str, nonce: str, rendezvous: Rendezvous, *
 
 def text_of(attempt: Attempt, job_id: str, nonce: str, rendezvous: Rendezvous, **more: object) -> str:
     """The text of the rendezvous file; see publish."""
-    head = {
-        "job": job_id,
-        "attempt": attempt.number,
-        "nonce": nonce,
-        "master_addr": rendezvous.master_addr,
-        "master_port": rendezvous.master_port,
-        "outside": rendezvous.outside,
-        **({"doors": rendezvous.doors} if rendezvous.doors else {}),
-        **more,
-    }
-    return f"{json.dumps(head)[:-1]}{_CLUSTER}{rendezvous.text}}}\n"
+    head = {"job": job_id, "attempt": attempt.number, "nonce": nonce, **rendezvous.to_record(), **more}
+    text = head.pop("text")
+    return f"{json.dumps(head)[:-1]}{_CLUSTER}{text}}}\n"
 
 
 # --- the plan of an attempt
@@ -227,10 +212,7 @@ class AttemptPlan(Value):
 
     @cached_property
     def _by_host(self) -> dict[str, list[PlacedTask]]:
-        tasks: dict[str, list[PlacedTask]] = {}
-        for task in self.tasks:
-            tasks.setdefault(task.host, []).append(task)
-        return tasks
+        return grouped((task.host, task) for task in self.tasks)
 
     @property
     def secret(self) -> bytes:

@@ -20,6 +20,7 @@ from gridtf.bootstrap.wire import messages
 from gridtf.bootstrap.wire.messages import MessageError
 from gridtf.errors import GridtfError
 from gridtf.run.rundir import Record
+from gridtf.values import Fields
 
 News = tuple[str, Record]  # kind and content of a message
 
@@ -352,24 +353,15 @@ class Listener:
 
 def _listening() -> socket.socket:
     """A socket that listens on all addresses of this host, on a port that the kernel chooses."""
-    problem: OSError | None = None
-    for family in (socket.AF_INET6, socket.AF_INET):
-        opened = None
-        try:
-            opened = socket.socket(family, socket.SOCK_STREAM)
-            if family == socket.AF_INET6:
-                opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            opened.bind(("", 0))
-            opened.listen(_BACKLOG)
-            return opened
-        except OSError as error:
-            problem = error
-            if opened is not None:
-                opened.close()
-    raise GridtfError(f"the launcher cannot open a port on {socket.gethostname()}: {problem}")
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    try:
+        return socket.create_server(("", 0), family=family, backlog=_BACKLOG, dualstack_ipv6=dual)
+    except OSError as error:
+        raise GridtfError(f"the launcher cannot open a port on {socket.gethostname()}: {error}") from None
 
 
-class Link:
+class Link(Fields):
     """An agent's end of its stream.
 
     Args:
@@ -386,22 +378,14 @@ class Link:
             what was lost ever more rarely, and may need as long again as the link was cut.
     """
 
-    def __init__(
-        self,
-        addresses: Sequence[str],
-        port: int,
-        secret: bytes,
-        host: str,
-        system: System,
-        *,
-        environment: bool = False,
-    ) -> None:
-        self._addresses = list(addresses)
-        self._port = port
-        self._secret = secret
-        self._host = host
-        self._system = system
-        self._environment = environment
+    _addresses: Sequence[str]
+    _port: int
+    _secret: bytes
+    _host: str
+    _system: System
+    environment: bool = False
+
+    def __post_init__(self) -> None:
         self._said: dict[str, bytes] = {}  # kind -> the last message of that kind
         self._opening: _Opening | None = None
         self._connection: Connection | None = None
@@ -448,7 +432,7 @@ class Link:
             self._connection.flush()
             for kind, content in self._connection.receive():
                 if kind == messages.ENVIRONMENT:
-                    self._environment = False
+                    self.environment = False
                 news.append((kind, content))
             now = self._system.monotonic()
             if news:
@@ -526,7 +510,7 @@ class Link:
         return {
             "format": messages.FORMAT,
             "host": self._host,
-            "environment": self._environment,
+            "environment": self.environment,
             "challenge": opening.answer,
             "proof": messages.proof(self._secret, "agent", self._host, opening.challenge, opening.answer),
         }

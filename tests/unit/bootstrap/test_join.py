@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from gridtf.bootstrap import join
-from gridtf.bootstrap.join import JoinedTask, Joining, Member, assign_ranks, exports, report_task
+from gridtf.bootstrap.join import JoinedTask, Joining, exports, report_task
 from gridtf.bootstrap.plan.rendezvous import PortHolder, plan_of
+from gridtf.bootstrap.ranks import Member, assign_ranks
 from gridtf.bootstrap.wire import messages
 from gridtf.bootstrap.wire.stream import News
 from gridtf.errors import GridtfError, PlacementError, RendezvousError

@@ -212,6 +212,8 @@ FAILS_EARLY = """
 import os, sys
 from pathlib import Path
 from gridtf.bootstrap.launcher.launcher import launch
+from gridtf.bootstrap.plan.launchedjob import LaunchedJob
+from gridtf.bootstrap.system import System
 from gridtf.errors import SchedulerError
 from gridtf.run.rundir import RunDir
 from gridtf.schedulers.local import LocalScheduler
@@ -226,7 +228,7 @@ class Failing(LocalInJob):
 spec, scheduler = JobSpec(command=("true",), kill_grace=0.1), LocalScheduler()
 vars(scheduler)["injob"] = Failing(scheduler)
 request = scheduler.login.resolve(spec, in_job=True)
-sys.exit(launch(RunDir(sys.argv[1]), spec, request, scheduler, "7", dict(os.environ)))
+sys.exit(launch(LaunchedJob(RunDir(sys.argv[1]), spec, request, scheduler, "7", System(dict(os.environ)))))
 """
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gridtf.bootstrap.judge.verdict import agent_cause, agent_hint, of_mpirun, relevant
+from gridtf.bootstrap.judge.agentslog import agent_cause, agent_hint, relevant
+from gridtf.bootstrap.judge.verdict import of_mpirun
 
 # As srun 22.05 and its daemons print it.
 EXECVE = """\
