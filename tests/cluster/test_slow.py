@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import re
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gridtf.run import jsonlines, recordtypes
-from gridtf.run.rundir import Record
 from tests.support.beds import on_every_scheduler
-from tests.support.cluster import CHECKOUT, Bed
-from tests.support.clusterjobs import ClusterJob
+from tests.support.cluster import Bed
 from tests.support.clustertraining import NODES
-from tests.support.slowhosts import SlowHosts
+from tests.support.slowhosts import INTERVAL, SlowHosts, events, named, training
 
 pytestmark = pytest.mark.tensorflow
 
-INTERVAL = 2  # seconds between two samples, in place of 5: everything is named sooner
 QUOTA = 0.25  # cores of each host
 
 
@@ -31,23 +26,6 @@ def slow(bed: Bed) -> Iterator[SlowHosts]:
         yield hosts
     finally:
         hosts.well()
-
-
-def training(bed: Bed) -> ClusterJob:
-    """A job in lock-step on all four hosts, once it makes steps."""
-    shutil.copy(CHECKOUT / "tests/support/lockstep.py", bed.home() / "lockstep.py")
-    words = ("--nodes", "4") if bed.kind == "slurm" else ("--env", "PATH", "--pe", "rr", "--workers", "4")
-    options = (*bed.options, *words, "--time", "30", "--sample-interval", str(INTERVAL))
-    command = ("bash", "-c", "exec python lockstep.py data-$(uname -n) 256")
-    job = ClusterJob(bed, *options, "--env", "TF_CPP_MIN_LOG_LEVEL=2", "--", *command, cwd=bed.seen(bed.home()))
-    job.running(4)
-    job.until(lambda: any("20 " in text for text in job.logs().values()), "steps")
-    return job
-
-
-def events(job: ClusterJob) -> list[Record]:
-    known = [*jsonlines.read(job.attempt.events, recordtypes.Event)]
-    return [event for event in known if event["event"] in ("slow", "in step")]
 
 
 @on_every_scheduler
@@ -77,8 +55,3 @@ def test_the_slow_host_of_four_is_named_with_what_it_lacks(bed: Bed, slow: SlowH
     assert re.search(r"\nslow +worker:\d on n4 held the others up for .*: network\n", job.gridtf("status").stdout)
     job.gridtf("report", "--output", bed.seen(bed.home() / "report.html"))
     assert "on n4 held the others up for " in (bed.home() / "report.html").read_text()
-
-
-def named(job: ClusterJob) -> Iterator[tuple[str, str]]:
-    """(host, what) of each straggler that was named."""
-    return ((event["host"], event["what"]) for event in events(job) if event["event"] == "slow")

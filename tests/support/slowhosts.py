@@ -17,8 +17,12 @@ from pathlib import Path
 import pytest
 from testbeds import groups
 
-from tests.support.cluster import Bed
+from gridtf.run import jsonlines, recordtypes
+from gridtf.run.rundir import Record
+from tests.support.cluster import CHECKOUT, Bed
+from tests.support.clusterjobs import ClusterJob
 
+INTERVAL = 2  # seconds between two samples, in place of 5: everything is named sooner
 _PERIOD = 100_000  # microseconds
 _SHARES = "100000"  # in place of 1024: hosts have their quotas on a busy machine as well
 
@@ -122,6 +126,29 @@ class SlowHosts:
             for process in begun:
                 process.kill()
                 process.wait(60)
+
+
+def training(bed: Bed, minutes: int = 30) -> ClusterJob:
+    """A job in lock-step on all four hosts, once it makes steps."""
+    shutil.copy(CHECKOUT / "tests/support/lockstep.py", bed.home() / "lockstep.py")
+    words = ("--nodes", "4") if bed.kind == "slurm" else ("--env", "PATH", "--pe", "rr", "--workers", "4")
+    options = (*bed.options, *words, "--time", str(minutes), "--sample-interval", str(INTERVAL))
+    command = ("bash", "-c", "exec python lockstep.py data-$(uname -n) 256")
+    job = ClusterJob(bed, *options, "--env", "TF_CPP_MIN_LOG_LEVEL=2", "--", *command, cwd=bed.seen(bed.home()))
+    job.running(4)
+    job.until(lambda: any("20 " in text for text in job.logs().values()), "steps")
+    return job
+
+
+def events(job: ClusterJob) -> list[Record]:
+    """Those that name a straggler, or withdraw the name."""
+    known = [*jsonlines.read(job.attempt.events, recordtypes.Event)]
+    return [event for event in known if event["event"] in ("slow", "in step")]
+
+
+def named(job: ClusterJob) -> Iterator[tuple[str, str]]:
+    """(host, what) of each straggler that was named."""
+    return ((event["host"], event["what"]) for event in events(job) if event["event"] == "slow")
 
 
 def _tc(pid: int, words: str) -> None:
