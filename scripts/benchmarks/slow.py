@@ -19,6 +19,7 @@ from cluster import ROOT, test_bed
 from measure import table
 
 sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT / "scripts"))
 
 from tests.support.cluster import Bed
 from tests.support.clusterfaults import NODES

@@ -53,6 +53,8 @@ class _Measure(Value):
         least: The value from which on it explains that a task is slow.
         clear: The value from which on it is very likely, if those of all others are below a sixth of it; below, they
             must be below a third.
+        scarce: The value of another host from which on only what is very likely counts: all lack it, and who does most
+            of the work, or has the launcher beside it, lacks it most.
         text: Says it, with the value of the task and the largest one of the other hosts.
     """
 
@@ -62,6 +64,7 @@ class _Measure(Value):
     least: float
     clear: float
     text: str
+    scarce: float = 1.0
 
 
 _OTHERS, _CLEARLY = 3.0, 6.0  # how many times the value of each other host it must be
@@ -87,6 +90,7 @@ _MEASURES = (
     _Measure(
         CPU, lambda _, task: task.get("delay"), statistics.median, 0.5, 1.0,
         "its threads wait for a CPU {:.2g} s in a second, all together, those of each other task {:.2g} s at most",
+        scarce=0.8,
     ),
     _Measure(
         INPUT, lambda _, task: float("D" in task["threads"]), statistics.mean, 0.8, 0.8,
@@ -171,9 +175,9 @@ def _stands_out(measure: _Measure, hosts: Samples, tasks: Collection[str]) -> St
     host = max(values, key=lambda one: values[one][0])
     value, task = values[host]
     others = max(known for one, (known, _) in values.items() if one != host)
-    if value < measure.least or value < _OTHERS * others:
-        return None
     sure = VERY_LIKELY if value >= measure.clear and value >= _CLEARLY * others else LIKELY
+    if value < measure.least or value < _OTHERS * others or (sure == LIKELY and others >= measure.scarce):
+        return None
     return _made(task, host, measure.what, sure, measure.text.format(value, others))
 
 

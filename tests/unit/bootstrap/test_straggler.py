@@ -63,6 +63,13 @@ def gpu(**values: float) -> Change:
         ({"n2": of_task(delay=0.5)}, ("n2", "CPU", "likely")),
         ({"n2": of_task(delay=0.4)}, None),  # too little to explain anything
         ({f"n{number}": of_task(delay=2.0 + number / 10) for number in range(4)}, None),  # all lack CPUs
+        # all lack CPUs, and the first host has the launcher as well
+        ({f"n{number}": of_task(delay=3.6 if number == 0 else 0.9) for number in range(4)}, None),
+        (
+            {f"n{number}": of_task(delay=5.5 if number == 2 else 0.9) for number in range(4)},
+            ("n2", "CPU", "very likely"),
+        ),
+        ({f"n{number}": of_task(delay=3.0 if number == 2 else 0.79) for number in range(4)}, ("n2", "CPU", "likely")),
         ({"n2": of_task(delay=3.0), "n3": of_task(delay=2.5)}, None),  # two of them
         ({"n2": of_task(threads={"S": 90, "D": 1})}, ("n2", "input", "very likely")),
         ({"n2": of_task(threads={"D": 1}), "n1": of_task(delay=3.0)}, None),  # which of them, nobody knows
