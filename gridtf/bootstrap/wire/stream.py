@@ -353,12 +353,14 @@ class Listener:
 
 def _listening() -> socket.socket:
     """A socket that listens on all addresses of this host, on a port that the kernel chooses."""
-    dual = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if dual else socket.AF_INET
-    try:
-        return socket.create_server(("", 0), family=family, backlog=_BACKLOG, dualstack_ipv6=dual)
-    except OSError as error:
-        raise GridtfError(f"the launcher cannot open a port on {socket.gethostname()}: {error}") from None
+    problem: Exception | None = None
+    for family in (socket.AF_INET6, socket.AF_INET):  # a host may know IPv6, and have it disabled
+        dual = family == socket.AF_INET6
+        try:
+            return socket.create_server(("", 0), family=family, backlog=_BACKLOG, dualstack_ipv6=dual)
+        except (OSError, ValueError) as error:
+            problem = error
+    raise GridtfError(f"the launcher cannot open a port on {socket.gethostname()}: {problem}")
 
 
 class Link(Fields):
