@@ -35,7 +35,7 @@ class Site(FakeScheduler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.now = time.time()
+        self.now = time.mktime((*time.localtime()[:3], 12, 0, 0, 0, 0, -1))  # what starts in hours starts today
         self.waits: dict[str, float | None] = {"gpu": 2 * HOUR, "short": 600, "old": None}
         self.limits: dict[str, int | None] = {"short": HOUR}
         self.hidden: set[str] = set()
