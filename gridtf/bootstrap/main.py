@@ -133,7 +133,7 @@ def run(
     Raises:
         GridtfError: The job cannot be run.
     """
-    from gridtf.jobspec import config, precheck
+    from gridtf.jobspec import merging, precheck
 
     spec = configured.spec
     here = Path.cwd()
@@ -151,7 +151,7 @@ def run(
         if spec.snapshot and configured.sources.get("snapshot", "").startswith("-"):
             raise SpecError("snapshot", "a job that runs here runs the folder as it is", hint="leave it out")
     except SpecError as error:
-        raise config.located(error, configured.sources) from None
+        raise merging.located(error, configured.sources) from None
     for note in precheck.notes(spec):
         tell(note)
     spec = unsubmitted.named(spec, environ)
@@ -225,9 +225,9 @@ def _resolve(scheduler: Scheduler, spec: JobSpec, sources: Mapping[str, str], en
     try:
         return scheduler.login.resolve(spec, in_job=True).replace(mpi=mpi.starter(spec, scheduler, environ)[0])
     except SpecError as error:
-        from gridtf.jobspec import config
+        from gridtf.jobspec import merging
 
-        raise config.located(error, sources) from None
+        raise merging.located(error, sources) from None
 
 
 def goes_with_the_job(folder: Path, job_id: str, environ: Mapping[str, str]) -> bool:

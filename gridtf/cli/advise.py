@@ -15,14 +15,6 @@ from gridtf.errors import GridtfError, UsageError
 from gridtf.jobspec.arguments import Parser
 from gridtf.text import counted, plain
 
-# What of a resource counts as used, and of what as asked for.
-_MEANING = {
-    "GPU-hours": "busy, of GPUs while jobs had them",
-    "core-hours": "CPU time, of cores while jobs had them",
-    "GiB-hours of memory": "the peak, of memory while jobs had it",
-    "hours of walltime": "with hosts, of walltimes requested",
-}
-
 
 def parser(**more: Any) -> Parser:
     examples = ("digits", "4711 --json", "--user ann --since 30d")
@@ -82,6 +74,7 @@ def _sums(environ: Mapping[str, str], first: float) -> dict[str, Any]:
 
 def _table(name: str, first: float, sums: Mapping[str, Any]) -> str:
     from gridtf.cli.tasktable import table
+    from gridtf.report.totals import MEANING
 
     day, states = time.strftime("%Y-%m-%d", time.localtime(first)), sums["states"]
     told = f"{plain(name)}: {counted(sum(states.values()), 'job')} since {day}"
@@ -91,5 +84,5 @@ def _table(name: str, first: float, sums: Mapping[str, Any]) -> str:
     rows = [("RESOURCE", "ASKED", "USED", "JOBS", "USED, OF ASKED")]
     for what, one in sums["totals"].items():
         asked = "-" if one["asked"] is None else f"{one['asked']:.1f}"
-        rows.append((what, asked, f"{one['used']:.1f}", str(one["jobs"]), _MEANING.get(what, "")))
+        rows.append((what, asked, f"{one['used']:.1f}", str(one["jobs"]), MEANING[what]))
     return f"{told}: {parts}\n\n{table(rows)}"

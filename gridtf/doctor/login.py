@@ -14,7 +14,7 @@ from gridtf.doctor import folders, mpi, shell
 from gridtf.doctor.bounded import Aside
 from gridtf.errors import GridtfError, SpecError, UsageError
 from gridtf.findings import Examination, Finding, Items, Level, Setting, collect, failure
-from gridtf.jobspec import config
+from gridtf.jobspec import config, merging
 from gridtf.jobspec.layers import Given
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import RUN_ROOT
@@ -141,7 +141,7 @@ def look(environ: Mapping[str, str], folder: Path, options: Given = ()) -> Site:
         return Site(given, schedulers.get(name), findings, valid)
     except GridtfError as error:  # a file that is not valid may name another one
         if isinstance(error, SpecError) and given.sources.get("scheduler", "").startswith("-"):
-            raise config.located(error, given.sources) from None
+            raise merging.located(error, given.sources) from None
         return Site(given, None, (*findings, failure("scheduler", error)) if valid else findings, valid)
 
 

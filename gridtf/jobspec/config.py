@@ -43,8 +43,6 @@ from gridtf.jobspec.params import parameter
 from gridtf.jobspec.spec import JobSpec
 from gridtf.values import Value, fields
 
-located = merging.located  # what a key that is wrong is called, and where it stands
-
 SITE_FILE = "/etc/gridtf/config.toml"
 SITE_VARIABLE = "GRIDTF_SITE_CONFIG"
 _TEMPLATE, _NAME = ("template",), ("name",)
@@ -275,7 +273,7 @@ def configure(
     try:
         need_program(made.spec, "give a command after --, or --entry module:function, or a job file that names one")
     except SpecError as error:
-        raise located(error, made.sources) from None
+        raise merging.located(error, made.sources) from None
     return made
 
 
@@ -362,7 +360,7 @@ def _configured(
                 raise SpecError(key[0], f"only submit, sweep, when and render choose {value.value!r}", hint=hint)
         return Configured(JobSpec.from_dict(_nested(merged, keys)), sources, trusted, tuple(notes))
     except SpecError as error:
-        raise located(error, sources) from None
+        raise merging.located(error, sources) from None
 
 
 def setup_by_source(spec: JobSpec, sources: Mapping[str, str]) -> list[tuple[str, list[str]]]:
@@ -452,7 +450,7 @@ def _with_parameters(read: Sequence[File], above: Sequence[Layer]) -> list[Layer
             try:
                 typed[key] = Sourced(parameter(key[1], value.value, known), value.source)
             except SpecError as error:
-                raise located(error, {".".join(key): value.source}) from None
+                raise merging.located(error, {".".join(key): value.source}) from None
         made.append(typed)
     return made
 
@@ -462,7 +460,7 @@ def _check_limits(made: Configured, general: Sequence[File]) -> None:
         for file in general:
             limits.check(made.spec, made.sources, file.limits)
     except SpecError as error:
-        raise located(error, made.sources) from None
+        raise merging.located(error, made.sources) from None
 
 
 def _general(reader: Reader, *, complete: bool, with_setup: bool = True) -> tuple[list[File], list[str]]:

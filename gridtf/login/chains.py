@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gridtf.errors import GridtfError, NotFoundError, RunDirError, SpecError
-from gridtf.jobspec.config import Configured, located
+from gridtf.jobspec.config import Configured
 from gridtf.jobspec.dependencies import KEYS
+from gridtf.jobspec.merging import located
 from gridtf.jobspec.spec import JobSpec
 from gridtf.login import cleaning, submission
 from gridtf.login.job import Job, find

@@ -8,7 +8,7 @@ from pathlib import Path
 from gridtf import files, schedulers
 from gridtf.contract import OUTPUT_DIR
 from gridtf.errors import GridtfError, SpecError, UsageError
-from gridtf.jobspec import config, placeholders
+from gridtf.jobspec import config, merging, placeholders
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.sweep import Sweep
 from gridtf.login import sweeps
@@ -99,7 +99,7 @@ def failed(job: Job, typed: config.Typed, *, code_now: bool = False) -> tuple[co
     try:
         sweeps.check_outputs(made.spec, some.rows)
     except SpecError as error:
-        raise config.located(error, made.sources) from None
+        raise merging.located(error, made.sources) from None
     origin = {"rerun_of": str(job.run_dir), **_code(job, made, source, known, now=code_now)}
     return made.replace(origin=origin), some
 

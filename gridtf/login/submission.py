@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gridtf import files, resources, schedulers
 from gridtf.errors import MaybeSubmittedError, RunDirError, SpecError
-from gridtf.jobspec import config, precheck
+from gridtf.jobspec import merging, precheck
 from gridtf.jobspec.checks import need_parameters, need_program, need_walltime
 from gridtf.jobspec.spec import JobSpec, container_path
 from gridtf.login import code
@@ -232,7 +232,7 @@ def _located(sources: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except SpecError as error:
-        raise config.located(error, sources) from None
+        raise merging.located(error, sources) from None
 
 
 def _make_run_dir(plan: Plan) -> Plan:

@@ -18,7 +18,7 @@ from typing import Any
 from gridtf import __version__, files
 from gridtf.contract import OUTPUT_DIR
 from gridtf.errors import GridtfError, NotFoundError, RunDirError, SpecError, UsageError
-from gridtf.jobspec import config, params, placeholders, sweep
+from gridtf.jobspec import merging, params, placeholders, sweep
 from gridtf.jobspec.checks import spell
 from gridtf.jobspec.config import Configured
 from gridtf.jobspec.spec import JobSpec
@@ -65,7 +65,7 @@ def configured(given: Configured, folder: Path, at_once: int | None = None, pack
     except SpecError as error:
         if given.max_sweep and isinstance(error, sweep.TooMany):
             error.why = f"{given.max_sweep.source}: max_sweep = {most}"
-        raise config.located(error, {**given.sources, **places}) from None
+        raise merging.located(error, {**given.sources, **places}) from None
 
 
 def check_outputs(spec: JobSpec, made: Sequence[sweep.Row]) -> None:

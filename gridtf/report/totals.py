@@ -12,6 +12,14 @@ from gridtf.report.gather import Material, gather_all
 from gridtf.run.reduced import requested_cpus
 from gridtf.run.rundir import RunDir
 
+# What of a resource counts as used, and of what as asked for.
+MEANING = {
+    "GPU-hours": "busy, of GPUs while jobs had them",
+    "core-hours": "CPU time, of cores while jobs had them",
+    "GiB-hours of memory": "the peak, of memory while jobs had it",
+    "hours of walltime": "with hosts, of walltimes requested",
+}
+
 
 def totals(runs: Iterable[tuple[RunDir, JobView]], now: float) -> dict[str, Any]:
     """Add up jobs, and the elements of arrays.

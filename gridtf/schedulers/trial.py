@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gridtf.errors import GridtfError, SpecError, nearest
 from gridtf.findings import Finding, Items, Level, Setting, failure
-from gridtf.jobspec import config
+from gridtf.jobspec import config, merging
 from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers import commands
 from gridtf.schedulers.api import Plan, Scheduler
@@ -88,7 +88,7 @@ def judge(
     except commands.NoAnswerError:
         raise
     except SpecError as error:
-        yield failure(CHECK, config.located(error, given.sources))
+        yield failure(CHECK, merging.located(error, given.sources))
     except GridtfError as error:
         yield failure(CHECK, error)
     else:

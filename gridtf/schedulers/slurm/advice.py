@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gridtf.errors import SchedulerError, SpecError, nearest
 from gridtf.files import user_name
-from gridtf.jobspec.config import located
+from gridtf.jobspec.merging import located
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.sweep import too_many
