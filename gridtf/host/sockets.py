@@ -74,7 +74,10 @@ def listening(ports: Collection[int], but: Collection[int] = ()) -> set[int]:
 
 
 def connected(ports: Collection[int]) -> set[int]:
-    """Find the ports with a connection. The kernel keeps most closed ones for another minute (TIME_WAIT).
+    """Find the ports to which somebody has connected. The kernel keeps most closed connections for another minute.
+
+    In that time (TIME_WAIT) it no longer knows who has begun a connection: a port from which somebody has connected to
+    a server of this host is told apart by that server, as long as it listens.
 
     Args:
         ports: The ports to look for, on either side of a connection.
@@ -82,8 +85,10 @@ def connected(ports: Collection[int]) -> set[int]:
     Returns:
         Those of them that have a connection.
     """
-    rows = ((local, remote) for local, remote, state, _ in _rows() if state != _LISTEN)
-    return {port for row in rows for port in row} & set(ports)
+    rows = [*_rows()]
+    servers = {local for local, _, state, _ in rows if state == _LISTEN}
+    pairs = ((local, remote) for local, remote, state, _ in rows if state != _LISTEN)
+    return {port for pair in pairs for port, other in (pair, pair[::-1]) if other not in servers} & set(ports)
 
 
 def only_listens(pid: int) -> bool:

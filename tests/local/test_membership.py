@@ -19,6 +19,9 @@ from tests.support.python import environment
 from tests.support.tasks import LIMIT
 from tests.support.unpacked import need_unpacked
 
+# MASTER_PORT is free while the program has not bound it: on a machine of others, one of them may connect from it.
+HOST_OF_ITS_OWN = [] if os.geteuid() else ["unshare", "--net", "bash", "-c", 'ip link set lo up && exec "$@"', "host"]
+
 # worker:0 and worker:1 of each job; a shell starts the program, as in many jobs.
 ALONE = """
 import tensorflow as tf
@@ -76,7 +79,8 @@ def test_tasks_that_trained_separately_are_named_and_no_others(program: str, see
     (tmp_path / "train.py").write_text(program)
     command = ["bash", "-c", f"{shlex.quote(sys.executable)} train.py; exit $?"]
     spec: dict[str, Any] = {"command": command, "tasks": {"worker": {"count": 2}}, "tasks_per_node": 2}
-    job = LaunchedJob(tmp_path, {**spec, "gpus_per_task": 0, "env": {"TF_CPP_MIN_LOG_LEVEL": "2"}})
+    spec |= {"gpus_per_task": 0, "env": {"TF_CPP_MIN_LOG_LEVEL": "2"}}
+    job = LaunchedJob(tmp_path, spec, prefix=HOST_OF_ITS_OWN)
     verdict = job.verdict(LIMIT)
     assert verdict["state"] == "COMPLETED", job.output
     assert {task["tensorflow"] for task in job.tasks().values()} == seen

@@ -20,6 +20,17 @@ from tests.support.fixtures import Launch
 
 STEPS = "import gridtf, os; gridtf.progress(7, loss=0.25); assert os.environ['GRIDTF_ATTEMPT'] == '2'"
 JOB: dict[str, Any] = {"tasks": {"worker": {"count": 1}}, "params": {"lr": 0.1, "layers": 4}, "restarts": 1}
+# The same, but each event waits for the hook of the one before: what is left at the end of a job has 60 s in all.
+STEPS_SEEN = """
+import gridtf, os, time
+def seen(event):
+    while not os.path.exists(event + os.environ["GRIDTF_ATTEMPT"]):
+        time.sleep(0.05)
+seen("start")
+gridtf.progress(7, loss=0.25)
+seen("first_step")
+assert os.environ["GRIDTF_ATTEMPT"] == "2"
+"""
 MLFLOW = "mlflow-skinny==3.17.2"
 
 
@@ -39,8 +50,9 @@ def test_mlflow_has_parameters_values_and_the_end_of_a_job(
     launch: Launch, tmp_path: Path, python_with_mlflow: str
 ) -> None:
     env = {"MLFLOW_TRACKING_URI": f"file:{tmp_path}/mlruns", "MLFLOW_ALLOW_FILE_STORE": "true"}
-    on = [shlex.join([python_with_mlflow, f"{EXAMPLES}/mlflow/notify.py"])]
-    job = launch(sys.executable, "-c", STEPS, on=on, env=env, name="digits", **JOB)
+    notify = shlex.join([python_with_mlflow, f"{EXAMPLES}/mlflow/notify.py"])
+    on = [f'{notify} && touch "$GRIDTF_EVENT$GRIDTF_ATTEMPT"']
+    job = launch(sys.executable, "-c", STEPS_SEEN, on=on, env=env, name="digits", **JOB)
     assert job.wait() == 0, job.output
     assert "hook" not in job.output.replace("hooks.log", ""), job.run.hooks_log.read_text()
     (run,) = [path.parent for path in (tmp_path / "mlruns").glob("*/*/meta.yaml")]
