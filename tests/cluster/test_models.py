@@ -178,8 +178,8 @@ def test_models_on_grid_engine(sge: Bed) -> None:
                 ("-C", "gpu_type=A100,h100"),
                 ("-C: no host has gpu_type=A100 and h100=TRUE\n", "-F gpu_type,h100`"),
             ),
-            (("-w", "n1,n2", "--nodes", "3"), ("-w: the job needs 3 hosts; left by nodelist: 2\n", "left: n1, n2")),
-            (("-x", "n1,n2", "--nodes", "3"), ("-x: the job needs 3 hosts; left by exclude: 2\n", "left: n3, n4")),
+            (("-w", "n1,n2", "--nodes", "3"), ("-w: the job needs 3 hosts, and nodelist leaves 2\n", "have n1, n2")),
+            (("-x", "n1,n2", "--nodes", "3"), ("-x: the job needs 3 hosts, and exclude leaves 2\n", "have n3, n4")),
             (("-L", "matlab"), ("-L: the cell has no resource `matlab`",)),
             (("--reservation", "77"), ("--reservation: ", "qrstat")),
             (("--native=-l gpu=1",), ("write gpus_per_task = 1",)),
@@ -192,5 +192,5 @@ def test_models_on_grid_engine(sge: Bed) -> None:
         never = gridtf(sge, "when", *two, "-C", "gpu_type=k80", "--partition", "all.q", check=False)
         assert re.search(f"never: refused: {reason}", never.stdout)
         few = gridtf(sge, "when", *two, "--nodes", "3", "-w", "n1,n2", "--partition", "all.q", check=False)
-        assert "never: the job needs 3 hosts; left by nodelist: 2" in few.stdout
+        assert "never: the job needs 3 hosts, and nodelist leaves 2" in few.stdout
     assert "no resource of this site stands for GPUs of model a100" in refused(sge, *two, "--gpus-per-task", "a100:1")

@@ -381,8 +381,9 @@ def check_left(request: Request, hosts: Sequence[str]) -> None:
     need = request.allocated_nodes[0] if request.chosen("nodes") else 0
     if hosts and len(left) < need:
         keys = [key for key in HOST_LISTS if request.options.get(key)]
-        what = f"the job needs {counted(need, 'host')}; left by {' and '.join(keys)}: {len(left)}"
-        raise SpecError(keys[0], what, hint=f"these are left: {some(left)}" if left else "")
+        verb = "leave" if keys[1:] else "leaves"
+        what = f"the job needs {counted(need, 'host')}, and {' and '.join(keys)} {verb} {len(left)}"
+        raise SpecError(keys[0], what, hint=f"it can have {some(left)}" if left else "")
 
 
 def pe_problem(pe: PE, requested: Requested) -> str:

@@ -596,9 +596,9 @@ def test_value_that_no_host_has_is_refused_though_it_may_be_of_a_load_sensor(mon
 @pytest.mark.parametrize(
     ("values", "left"),
     [
-        ({"nodelist": ["n1", "n2"]}, "nodelist: 2"),
-        ({"exclude": ["n1", "n[34]*", "n3", "n4"]}, "exclude: 1"),
-        ({"nodelist": ["n?"], "exclude": ["n3", "n4"]}, "nodelist and exclude: 2"),
+        ({"nodelist": ["n1", "n2"]}, "nodelist leaves 2"),
+        ({"exclude": ["n1", "n[34]*", "n3", "n4"]}, "exclude leaves 1"),
+        ({"nodelist": ["n?"], "exclude": ["n3", "n4"]}, "nodelist and exclude leave 2"),
         ({"nodelist": ["n?"], "exclude": ["n3"]}, ""),
         ({}, ""),
     ],
@@ -611,7 +611,7 @@ def test_hosts_that_are_left_are_enough(values: dict[str, Any], left: str) -> No
         found = ""
     except SpecError as error:
         found = error.problem
-    assert found == (f"the job needs 3 hosts; left by {left}" if left else "")
+    assert found == (f"the job needs 3 hosts, and {left}" if left else "")
 
 
 def test_memory_of_a_parallel_job_is_not_told_as_too_many_slots(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -859,5 +859,5 @@ def test_queues_tell_where_a_job_can_never_run() -> None:
     assert "does not offer PE `fill`" in foreseen(pe="fill", partition="short.q", time="5m")
     assert foreseen(pe="rr", time="1h") == ""
     few = foreseen(pe="rr", nodes=4, tasks={}, tasks_per_node=1, nodelist=["n1", "n2"])
-    assert few == "the job needs 4 hosts; left by nodelist: 2"
+    assert few == "the job needs 4 hosts, and nodelist leaves 2"
     assert foreseen(pe="rr", nodes=4, tasks={}, tasks_per_node=1, nodelist=["n?"]) == ""  # not known yet
