@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from gridtf.observe.state import AttemptView, HostView, JobView, LinkView, TaskView
+from gridtf.observe.views import AttemptView, HostView, JobView, LinkView, TaskView
 from gridtf.values import Value
 
 _KINDS = {

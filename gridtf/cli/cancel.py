@@ -17,7 +17,7 @@ from gridtf.text import counted, plain
 
 if TYPE_CHECKING:
     from gridtf.login.job import Job
-    from gridtf.observe.state import JobView
+    from gridtf.observe.views import JobView
 
 
 def parser(**more: Any) -> Parser:

@@ -17,7 +17,7 @@ from gridtf.jobspec.arguments import Parser
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gridtf.observe.state import JobView
+    from gridtf.observe.views import JobView
 
 
 def parser(**more: Any) -> Parser:

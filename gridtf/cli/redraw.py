@@ -12,7 +12,7 @@ from gridtf.text import cut
 
 if TYPE_CHECKING:
     from gridtf.login.job import Job
-    from gridtf.observe.state import JobView
+    from gridtf.observe.views import JobView
 
 _REDRAWN = 3.0  # seconds between two pictures on a terminal
 _APART = 10.0  # seconds between two pictures that stay

@@ -16,7 +16,7 @@ from gridtf.values import Value, as_dict, fields
 
 if TYPE_CHECKING:
     from gridtf.observe.overview import Row
-    from gridtf.observe.state import JobView
+    from gridtf.observe.views import JobView
 
 _STILL_QUEUED = "the scheduler still has the job: it is cleaning up, or will start it again"
 _DISPENSABLE = ("RUN DIRECTORY", "SCHEDULER", "TASKS", "STARTED", "JOB")  # columns, as tasktable.fitting takes them

@@ -13,7 +13,7 @@ from gridtf.text import columns, cut, duration, short_size
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gridtf.observe.state import JobView, TaskView
+    from gridtf.observe.views import JobView, TaskView
 
 _EMPTY = "-"
 _LAST = "LAST LINE"

@@ -13,7 +13,7 @@ from gridtf.text import plain
 
 if TYPE_CHECKING:
     from gridtf.login.job import Job
-    from gridtf.observe.state import JobView
+    from gridtf.observe.views import JobView
 
 STILL_RUNNING = 124  # as timeout(1)
 _INTERRUPTED = 130

@@ -24,7 +24,7 @@ from gridtf.states import JobState
 if TYPE_CHECKING:
     from gridtf.jobspec.config import Configured
     from gridtf.login.job import Job
-    from gridtf.observe.state import JobView
+    from gridtf.observe.views import JobView
     from gridtf.run.rundir import Record
 
 NAME = "gridtf-probe"

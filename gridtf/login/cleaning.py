@@ -13,7 +13,7 @@ from gridtf import files
 from gridtf.errors import RunDirError
 from gridtf.login.submission import remove_default_root
 from gridtf.observe import jobs
-from gridtf.observe.state import JobView
+from gridtf.observe.views import JobView
 from gridtf.run import following, recordtypes, registry
 from gridtf.run.rundir import RunDir, is_ours, listdir, owner, read_private, read_record
 from gridtf.schedulers.api import JobStatus

@@ -15,7 +15,7 @@ from gridtf.jobspec.spec import JobSpec
 from gridtf.login.page import Page
 from gridtf.observe import addresses, history, jobs, logs, rows
 from gridtf.observe.jobs import read_submitted
-from gridtf.observe.state import JobView
+from gridtf.observe.views import JobView
 from gridtf.observe.watch import Watch
 from gridtf.run import recordtypes, reduced, registry
 from gridtf.run.following import output_dir

@@ -12,7 +12,7 @@ from gridtf.errors import GridtfError, RunDirError
 from gridtf.jobspec.spec import JobSpec
 from gridtf.login import submission
 from gridtf.login.job import Job
-from gridtf.observe.state import JobView
+from gridtf.observe.views import JobView
 from gridtf.run import recordtypes, registry
 from gridtf.run.following import CONDITIONS, RESUMED, TO, begun, of_chain
 from gridtf.run.rundir import RunDir, is_ours, listdir, mark, owner, read_record

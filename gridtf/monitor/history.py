@@ -15,7 +15,7 @@ from gridtf.observe.gpus import mean_use
 from gridtf.values import Value
 
 if TYPE_CHECKING:
-    from gridtf.observe.state import JobView
+    from gridtf.observe.views import JobView
 
 _RECENT = 24  # samples of each task and host that are kept for its sparklines
 _MOST = 1e300  # of a value that is drawn; an int may be larger than any float

@@ -19,7 +19,7 @@ from gridtf.run.tail import BREAK, between, tail_start
 from gridtf.text import cut, log_line
 
 if TYPE_CHECKING:
-    from gridtf.observe.state import JobView
+    from gridtf.observe.views import JobView
 
 _EVERY = 5.0  # seconds between two readings of what hosts report, which is when they report it
 _SHOWN = 0.5  # seconds between two snapshots while samples of a long job are read

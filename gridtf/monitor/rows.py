@@ -14,7 +14,7 @@ from gridtf.text import duration, short_size
 
 if TYPE_CHECKING:
     from gridtf.monitor.snapshot import Snapshot
-    from gridtf.observe.state import HostView, TaskView
+    from gridtf.observe.views import HostView, TaskView
 
 TASKS = (
     Column("TASK", 0, number=False),

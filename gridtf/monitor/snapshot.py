@@ -13,7 +13,7 @@ from gridtf.monitor.table import Row
 from gridtf.values import Value
 
 if TYPE_CHECKING:
-    from gridtf.observe.state import JobView
+    from gridtf.observe.views import JobView
 
 
 class Snapshot(Value):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gridtf.errors import GridtfError, NotFoundError, nearest
-from gridtf.observe.state import JobView
+from gridtf.observe.views import JobView
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Record, RunDir, read_record
 from gridtf.states import JobState

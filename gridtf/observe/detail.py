@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gridtf.errors import RunDirError
 from gridtf.observe import history, jobs, steps
 from gridtf.observe.codelines import code_of
-from gridtf.observe.state import AttemptView, JobView, LinkView, TaskView
+from gridtf.observe.views import AttemptView, JobView, LinkView, TaskView
 from gridtf.run import following, recordtypes
 from gridtf.run.following import CONDITIONS
 from gridtf.run.rundir import Attempt, RunDir, read_private, read_record

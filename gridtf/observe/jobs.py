@@ -10,7 +10,8 @@ from typing import Any
 
 from gridtf import schedulers
 from gridtf.errors import GridtfError, RunDirError
-from gridtf.observe.state import JobView, Records, decide, set_up_hint, why_set_up_failed
+from gridtf.observe.state import Records, decide, set_up_hint, why_set_up_failed
+from gridtf.observe.views import JobView
 from gridtf.run import recordtypes, reduced, registry
 from gridtf.run.rundir import JOINED, OPENED, Record, RunDir, is_cut, listdir, read_private, read_record
 from gridtf.run.tail import last_lines

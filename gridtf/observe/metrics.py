@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from gridtf.observe.state import JobView, TaskView
+from gridtf.observe.views import JobView, TaskView
 from gridtf.text import plain
 from gridtf.values import Value
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pwd
     from collections.abc import Callable, Sequence
 
-    from gridtf.observe.state import JobView
+    from gridtf.observe.views import JobView
 
 _SETTLED = 3600.0  # seconds after which no scheduler starts a job again that has ended
 

@@ -7,7 +7,8 @@ import time
 from gridtf.errors import RunDirError
 from gridtf.observe import jobs
 from gridtf.observe.polling import CLUSTER, HERE, Pace
-from gridtf.observe.state import JobView, why_set_up_failed
+from gridtf.observe.state import why_set_up_failed
+from gridtf.observe.views import JobView
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Attempt, RunDir, listdir, may_pass, read_record
 from gridtf.run.tail import last_lines

@@ -11,7 +11,7 @@ from gridtf.errors import RunDirError
 from gridtf.jobspec.request import Request
 from gridtf.observe import history, jobs
 from gridtf.observe.codelines import code_of
-from gridtf.observe.state import JobView
+from gridtf.observe.views import JobView
 from gridtf.report import resources
 from gridtf.report.timeline import Attempt, AttemptData, attempts
 from gridtf.report.usage import Usage

@@ -9,7 +9,7 @@ from typing import Any
 from gridtf.errors import RunDirError
 from gridtf.observe import detail, jobs
 from gridtf.observe.outcome import Reported, reported
-from gridtf.observe.state import JobView
+from gridtf.observe.views import JobView
 from gridtf.run import recordtypes, reduced, registry
 from gridtf.run.rundir import RunDir, read_private
 

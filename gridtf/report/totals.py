@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gridtf.errors import RunDirError
-from gridtf.observe.state import JobView
+from gridtf.observe.views import JobView
 from gridtf.report import figures
 from gridtf.report.gather import Material, gather_all
 from gridtf.run.reduced import requested_cpus

@@ -16,7 +16,7 @@ import pytest
 from gridtf.cli import COMMANDS
 from gridtf.jobspec.config import SITE_FILE, from_arguments
 from gridtf.jobspec.tasktypes import TASK_TYPES
-from gridtf.observe.state import HostView, JobView, TaskView
+from gridtf.observe.views import HostView, JobView, TaskView
 from gridtf.schedulers import job_options
 from gridtf.values import fields
 

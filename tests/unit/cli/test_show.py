@@ -20,7 +20,7 @@ from gridtf.cli import main, show, wait
 from gridtf.errors import SchedulerError
 from gridtf.login.job import Job
 from gridtf.observe.overview import row
-from gridtf.observe.state import AttemptView, JobView, TaskView
+from gridtf.observe.views import AttemptView, JobView, TaskView
 from gridtf.run import registry
 from gridtf.schedulers.api import JobIdentity, JobStatus
 from tests.support import recordedruns

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gridtf.cli import tasktable
-from gridtf.observe.state import HostView, TaskView
+from gridtf.observe.views import HostView, TaskView
 from tests.support.states import FAILED, RUNNING
 from tests.unit.cli.test_show import GOING
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gridtf.monitor.history import History, reported, used
-from gridtf.observe.state import HostView, JobView, TaskView
+from gridtf.observe.views import HostView, JobView, TaskView
 from gridtf.values import fields
 
 SAMPLE: dict[str, Any] = {

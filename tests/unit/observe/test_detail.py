@@ -11,7 +11,7 @@ import pytest
 from gridtf.cli import show
 from gridtf.observe import jobs
 from gridtf.observe.detail import MOST_LOGS, detailed, unmoved
-from gridtf.observe.state import JobView
+from gridtf.observe.views import JobView
 from gridtf.run.rundir import Record, RunDir, write_record
 from tests.support import recordedruns
 from tests.support.plans import NONCE

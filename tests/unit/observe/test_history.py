@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from gridtf.observe import history, jobs
-from gridtf.observe.state import HostView
+from gridtf.observe.views import HostView
 from gridtf.run import jsonlines
 from gridtf.run.rundir import write_record
 from tests.support import recordedruns

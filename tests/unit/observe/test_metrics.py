@@ -14,7 +14,7 @@ from gridtf.cli import main
 from gridtf.jobspec.spec import JobSpec
 from gridtf.login import submission
 from gridtf.observe import jobs, metrics
-from gridtf.observe.state import JobView
+from gridtf.observe.views import JobView
 from gridtf.run.rundir import write_record
 from gridtf.schedulers.api import JobStatus
 from gridtf.states import JobState

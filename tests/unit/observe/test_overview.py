@@ -11,7 +11,7 @@ import pytest
 
 from gridtf.observe import jobs
 from gridtf.observe.overview import Overview, Row
-from gridtf.observe.state import JobView
+from gridtf.observe.views import JobView
 from gridtf.run import registry
 from gridtf.run.rundir import RunDir
 from gridtf.states import JobState

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from gridtf.observe.jobs import job_view
-from gridtf.observe.state import JobView, Records, decide
+from gridtf.observe.state import Records, decide
+from gridtf.observe.views import JobView
 from gridtf.run.rundir import Attempt, Record, RunDir, write_record
 from gridtf.schedulers.api import JobStatus
 from gridtf.states import ENDED, JobState
