@@ -12,7 +12,7 @@ from gridtf.errors import SchedulerError, SpecError
 from gridtf.jobspec.checks import spell
 from gridtf.schedulers.api import Estimate, JobIdentity, Place, Plan, SubmitResult
 from gridtf.schedulers.login import CommandLogin, check_shared
-from gridtf.schedulers.sge import directives, query, submit
+from gridtf.schedulers.sge import accounting, directives, query, submit
 from gridtf.schedulers.sge.commands import qmaster, sge
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class GridEngineLogin(CommandLogin):
     find_submitted = staticmethod(query.submitted)
     query_command = staticmethod(query.command)
     parse_query = staticmethod(query.statuses)
-    accounting = staticmethod(query.accounting)
+    accounting = staticmethod(accounting.ends)
     run_dirs = staticmethod(query.run_dirs)
 
     def slots(self, request: Request) -> str:

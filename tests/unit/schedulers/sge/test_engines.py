@@ -11,7 +11,7 @@ import pytest
 from gridtf.errors import SchedulerError, SpecError
 from gridtf.schedulers.api import JobIdentity
 from gridtf.schedulers.commands import Answer
-from gridtf.schedulers.sge import advice, examine, gpu_grant, injob, offers, query, scheduler
+from gridtf.schedulers.sge import accounting, advice, examine, gpu_grant, injob, offers, query, scheduler
 from gridtf.schedulers.sge.advice import Requested
 from gridtf.schedulers.sge.commands import sge
 from gridtf.schedulers.sge.injob import HostLine
@@ -48,8 +48,8 @@ def recorded(engine: str, name: str) -> str:
     ],
 )
 def test_final_status_by_qacct(engine: str, name: str, state: str, reason: str) -> None:
-    (record,) = query.blocks(recorded(engine, f"qacct-{name}.txt"))
-    status = query.accounted_status([record], JobIdentity(record["jobnumber"], user="alice"))
+    (record,) = accounting.blocks(recorded(engine, f"qacct-{name}.txt"))
+    status = accounting.accounted_status([record], JobIdentity(record["jobnumber"], user="alice"))
     assert status is not None
     assert (status.state, status.reason) == (state, reason)
 
@@ -68,7 +68,7 @@ def test_final_status_by_qacct(engine: str, name: str, state: str, reason: str) 
 )
 def test_jobs_that_a_daemon_has_deleted(by: str, failed: str, command: str, state: str | None) -> None:
     record = {"failed": failed, "deleted_by": by, "submit_cmd_line": command, "ru_wallclock": "9", "exit_status": "137"}
-    status = query.ended(record)
+    status = accounting.ended(record)
     assert (status.state if status else None) == state
 
 
@@ -76,7 +76,7 @@ def test_jobs_that_a_daemon_has_deleted(by: str, failed: str, command: str, stat
     ("number", "state"), [("31", JobState.TIMEOUT), ("32", JobState.CANCELLED), ("33", JobState.COMPLETED)]
 )
 def test_final_status_by_qacct_of_univa(number: str, state: str) -> None:
-    status = query.accounted_status(query.blocks(recorded(UNIVA, "qacct.txt")), JobIdentity(number))
+    status = accounting.accounted_status(accounting.blocks(recorded(UNIVA, "qacct.txt")), JobIdentity(number))
     assert status is not None
     assert status.state == state
 

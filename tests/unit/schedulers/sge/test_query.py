@@ -8,7 +8,7 @@ import pytest
 from gridtf.errors import SchedulerError, SpecError
 from gridtf.schedulers.api import JobIdentity, JobStatus
 from gridtf.schedulers.commands import Answer
-from gridtf.schedulers.sge import advice, offers, query, scheduler
+from gridtf.schedulers.sge import accounting, advice, offers, query, scheduler
 from gridtf.schedulers.sge.advice import Requested
 from gridtf.schedulers.sge.commands import sge
 from gridtf.schedulers.sge.offers import Cell
@@ -362,7 +362,7 @@ def block(
 
 
 def ended(text: str, job_id: str = "11", user: str = "", **details: str) -> JobStatus | None:
-    return query.accounted_status(query.blocks(text), JobIdentity(job_id, details, user))
+    return accounting.accounted_status(accounting.blocks(text), JobIdentity(job_id, details, user))
 
 
 @pytest.mark.parametrize(
@@ -565,7 +565,7 @@ def test_invalid_numbers_raise_no_other_errors(number: str) -> None:
         query.why_pending(query.Row("1", "qw"), detail, 0.0)
     for resource in query.parse_requests(QSTAT_J.format(number)).values():
         int(resource.amount)
-    query.accounted_status(query.blocks(QACCT.format(number)), JobIdentity(number))
+    accounting.accounted_status(accounting.blocks(QACCT.format(number)), JobIdentity(number))
     offers.parse_pe(f"pe_name rr\nslots {number}\nallocation_rule {number}\n")
     offers.parse_queues(f"qname a\nh_rt {number},[n1={number}:{number}]\n")
     made = plan("sge", gpus_per_task=1, native=[f"-l gpu={number},h_rt={number}"])
