@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from gridtf.errors import SpecError, UsageError, nearest
 from gridtf.jobspec import tasktypes, units
@@ -21,6 +21,7 @@ from gridtf.jobspec.placeholders import (
     placeholders,
     without_parameters,
 )
+from gridtf.jobspec.primitives import as_list, as_name, check_each, check_parsed, check_text, check_whole, spell
 from gridtf.jobspec.staged import staged_name
 from gridtf.text import counted, toml
 
@@ -41,7 +42,6 @@ _CHOICES = {
     "on_bad_host": ("warn", "end"),
 }
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,62}")
-ID = re.compile(r"(?a)\d+([._]\d+)*")  # a name of this form cannot be told from the id of a job
 _MPI_TYPE = re.compile(r"[a-z][a-z0-9_]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NOT_ALL = re.compile(r"[${]\{params\}")  # the shell's, and what the program is to get
@@ -51,8 +51,6 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _INTERFACE = re.compile(r"[!-.0-~]{1,15}")  # linux/if.h: IFNAMSIZ; no space, no slash
 _NOTIFY = re.compile(r"mail(:[^\s:,;]+@[^\s:,;]+|:\w[\w.-]*)?")  # an address, or the name of a user
 _MEM_FORMS = "a number with K, M, G or T, such as 16G (without: MiB)"
-# Slurm's words for "no limit". gridtf needs numbers; --native passes these to the scheduler alone.
-_LIMITLESS = ("0", "-1", "unlimited", "infinite")
 _PROGRAM_FIRST = 'write the program first, such as "python"'
 _NAME_A_PROGRAM = 'write JobSpec(command=["python", "train.py"]), or JobSpec(entry="module:function")'
 _NAME_AN_IMAGE = 'name the image: --container IMAGE, or container = "IMAGE" in a file'
@@ -61,12 +59,6 @@ _REGISTRY = re.compile(
     r"(?!(?:docker-archive|docker-daemon|oci|oci-archive|oci-sif):)\w[\w.-]*(?:[/#][\w.-]+)*:[\w.-]+"
 )
 _MAY_BE_ZERO = ("kill_grace", "evaluator_wait", "leader_wait", "sample_interval")  # in seconds
-
-
-def as_name(text: str) -> str:
-    """The name of a job that is called after something else, such as a program; empty where no letter is left."""
-    name = re.sub(r"[^A-Za-z0-9_.+=-]", "-", text).lstrip(".+=-")
-    return (f"run-{name}" if ID.fullmatch(name) else name)[:63]
 
 
 def need_program(spec: JobSpec, hint: str = _NAME_A_PROGRAM) -> None:
@@ -94,94 +86,8 @@ def need_program(spec: JobSpec, hint: str = _NAME_A_PROGRAM) -> None:
         raise UsageError(f"nothing to run{which}", hint=hint)
 
 
-def spell(value: object) -> str:
-    """Format a value as a job file (TOML) spells it, for messages."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(spell, value))}]"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{key} = {spell(item)}' for key, item in value.items())}}}"
-    return repr(value) if isinstance(value, str) else str(value)
-
-
-def _whole(key: str, value: object, least: int) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-        plain = str(value).removesuffix(".0")  # of "2" or 2.0
-        meant = plain if re.fullmatch("[0-9]{1,9}", plain) and int(plain) >= least else ""
-        quoted = meant and meant == value
-        hint = f"write {meant}, without quotes" if quoted else f"write a number, such as {meant or max(least, 2)}"
-        if key.rpartition(".")[2] in units.GPU_KEYS and re.search("[A-Za-z]", str(value)):
-            model = value if re.fullmatch(r"[\w.+-]+", str(value)) else "a100"
-            hint = f'write one model and a number, such as "{model}:2"'
-        raise SpecError(key, f"{spell(value)} is not a whole number of {least} or more", hint=hint)
-    if isinstance(value, int) and value > units.MOST:
-        raise SpecError(key, f"{value} is more than the maximum, {units.MOST}")
-
-
-def check_text(key: str, value: object) -> None:
-    """Check an optional value that must be text on one line.
-
-    Args:
-        key: Its dotted key, for the error.
-        value: The value; None passes.
-
-    Raises:
-        SpecError: When it is not a string, empty or contains a control character.
-    """
-    if value is None:
-        return
-    if not isinstance(value, str) or not value:
-        texts = [item for item in (value if isinstance(value, list | tuple) else [value]) if item not in (None, "")]
-        hint = f"write {key} = {toml(str(texts[0]))}" if len(texts) == 1 and not isinstance(texts[0], bool) else ""
-        hint = hint or ("leave it out, or give it a value" if value == "" else "")
-        raise SpecError(key, f"{spell(value)} is not a non-empty string", hint=hint)
-    if any(ord(char) < 32 or ord(char) == 127 for char in value):
-        raise SpecError(key, f"{value!r} contains a control character", hint="leave out newlines, tabs and the like")
-
-
-def _as_list(name: str, text: str) -> str:
-    from gridtf.jobspec import synonyms
-
-    return f"write {name} = {toml(synonyms.as_list(name, text))}"
-
-
-def as_tuple(key: str, value: object) -> tuple[Any, ...]:
-    if isinstance(value, str) or not isinstance(value, Sequence):  # a string is a sequence as well
-        what = "one string" if isinstance(value, str) else spell(value)
-        hint = _as_list(key, value) if isinstance(value, str) else ""
-        raise SpecError(key, f"expected a list of strings, not {what}", hint=hint)
-    return tuple(value)
-
-
-def check_strings(key: str, value: object) -> tuple[str, ...]:
-    """Check a list of strings.
-
-    Args:
-        key: Its dotted key, for the error.
-        value: The value.
-
-    Returns:
-        The list.
-
-    Raises:
-        SpecError: When it is something else, or an item is not a string.
-    """
-    items = as_tuple(key, value)
-    _strings(key, items, newlines=True)
-    return items
-
-
-def _strings(key: str, value: Sequence[object], *, newlines: bool) -> None:
-    for item in value:
-        if not isinstance(item, str):
-            raise SpecError(key, f"{spell(item)} is not a string")
-        if "\0" in item or (not newlines and "\n" in item):
-            raise SpecError(key, f"{item!r} contains a {'NUL' if newlines else 'newline'}, which cannot be passed on")
-
-
 def _command(key: str, words: Sequence[object], spec: JobSpec) -> None:
-    _strings(key, words, newlines=True)
+    check_each(key, words, newlines=True)
     if words and not words[0]:
         raise SpecError(key, "the first item, the program to run, is empty", hint=_PROGRAM_FIRST)
     for word in map(str, words):
@@ -248,21 +154,6 @@ def _environment(key: str, value: object, spec: JobSpec) -> None:
         _placeholders(f"{key}.{name}", text, spec, argument=False)  # {message} may be the format of a log
 
 
-def check_parsed(key: str, value: str | int | None, parse: Callable[[str | int], object], forms: str) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise SpecError(key, f"{spell(value)} is of the wrong type", hint=f"write {forms}")
-    try:
-        parse(value)
-    except ValueError as error:
-        limitless = key in ("time", "mem") and str(value).lower() in _LIMITLESS
-        hint = f"write {forms}"
-        if limitless:
-            hint = f'no limit is an option of Slurm itself: --native=--{key}=0, or native = ["--{key}=0"] in a file'
-        raise SpecError(key, str(error), hint=hint) from None
-
-
 # --- a value by itself
 
 
@@ -276,8 +167,8 @@ def _check_texts(spec: JobSpec) -> None:
             hint=f"write {as_name(str(spec.name)) or 'train'}: up to 63 letters, digits and _ . + = - are allowed",
         )
     _command("command", spec.command, spec)
-    _strings("setup", spec.setup, newlines=True)
-    _strings("native", spec.native, newlines=False)
+    check_each("setup", spec.setup, newlines=True)
+    check_each("native", spec.native, newlines=False)
     for host in (*spec.nodelist, *spec.exclude):
         check_text("exclude" if host in spec.exclude else "nodelist", host)
         if "=" in host:  # mpirun's -x
@@ -325,7 +216,7 @@ def _check_sizes(spec: JobSpec) -> None:
     check_parsed("nodes", spec.nodes, units.parse_nodes, "a number, or a range such as 2-4")
     least_of = {"gpus_per_node": 0, "gpus": 0, "tasks_per_node": 1, "gpus_per_task": 0, "cpus_per_task": 1}
     for key, least in {**least_of, "restarts": 0, "spare_nodes": 0}.items():
-        _whole(key, getattr(spec, key), least)
+        check_whole(key, getattr(spec, key), least)
     for key in ("start_timeout", "heartbeat_timeout", *_MAY_BE_ZERO):
         value = getattr(spec, key)
         number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -365,7 +256,7 @@ def _check_end(spec: JobSpec) -> None:
     given: object = spec.continuations
     if given is None:
         raise SpecError("continuations", "it has no value", hint="write a number, such as 2, or leave it out")
-    _whole("continuations", given, 0)
+    check_whole("continuations", given, 0)
     if given and before is None:
         hint = "say how long before the end of the walltime to save: --checkpoint-before 5m"
         raise SpecError("continuations", "a job that is never asked to save cannot be continued", hint=hint)
@@ -418,9 +309,9 @@ def _check_types(spec: JobSpec) -> None:
 def _check_tasks(spec: JobSpec) -> None:
     for task_type, table in spec.tasks.items():
         key, row = f"tasks.{task_type}", spec.row(task_type)
-        _whole(f"{key}.count", table.count, 0)
-        _whole(f"{key}.gpus", table.gpus, 0)
-        _whole(f"{key}.cpus", table.cpus, 1)
+        check_whole(f"{key}.count", table.count, 0)
+        check_whole(f"{key}.gpus", table.gpus, 0)
+        check_whole(f"{key}.cpus", table.cpus, 1)
         check_parsed(f"{key}.mem", table.mem, units.parse_memory, _MEM_FORMS)
         _check_place(key, task_type, spec)
         _check_membership(f"{key}.in_cluster", task_type, spec)
@@ -431,7 +322,7 @@ def _check_tasks(spec: JobSpec) -> None:
                 given: object = table.command
                 if given == ():
                     raise SpecError(f"{key}.command", "the list is empty: there is nothing to run")
-                hint = _as_list("command", given) if isinstance(given, str) else ""
+                hint = as_list("command", given) if isinstance(given, str) else ""
                 what = "one string" if hint else spell(given)
                 raise SpecError(f"{key}.command", f"expected a list of strings, not {what}", hint=hint)
             _command(f"{key}.command", table.command, spec)

@@ -14,10 +14,11 @@ from typing import Any
 
 from gridtf.errors import NotFoundError, SpecError, UsageError, nearest
 from gridtf.jobspec import limits, options
-from gridtf.jobspec.checks import A_TYPE_OF_ONE_S_OWN, spell
+from gridtf.jobspec.checks import A_TYPE_OF_ONE_S_OWN
 from gridtf.jobspec.jobfile import load
 from gridtf.jobspec.limits import Limit
 from gridtf.jobspec.options import Key, Option, Table, aliases
+from gridtf.jobspec.primitives import spell
 from gridtf.jobspec.spec import ONE_MODEL, JobSpec, TaskSpec, container_path
 from gridtf.jobspec.tasktypes import TASK_TYPES
 from gridtf.jobspec.units import GPU_KEYS, split_gpus

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from gridtf.errors import SpecError, UsageError, nearest
 from gridtf.jobspec import options
-from gridtf.jobspec.checks import check_strings, spell
 from gridtf.jobspec.layers import ARGS, BINDS, COMMAND, COMMAND_LINE, File, Layer, Sourced
 from gridtf.jobspec.options import Key
+from gridtf.jobspec.primitives import check_strings, spell
 from gridtf.text import plain
 
 ENTRY = ("entry",)

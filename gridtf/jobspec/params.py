@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gridtf.errors import SpecError, nearest
-from gridtf.jobspec.checks import spell
 from gridtf.jobspec.jobfile import toml_parser
+from gridtf.jobspec.primitives import spell
 
 
 def parameter(name: str, text: str, known: Mapping[str, object]) -> object:

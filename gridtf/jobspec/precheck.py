@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from gridtf import files
 from gridtf.errors import SpecError, UsageError, nearest
-from gridtf.jobspec.checks import ID, spell
 from gridtf.jobspec.config import setup_by_source
 from gridtf.jobspec.jobfile import refuse_requests
 from gridtf.jobspec.placeholders import without_braces
+from gridtf.jobspec.primitives import ID, spell
 from gridtf.jobspec.spec import JobSpec, container_path
 from gridtf.jobspec.units import format_walltime, parse_walltime
 

@@ -12,8 +12,8 @@ from math import gcd
 from typing import Any
 
 from gridtf.errors import SpecError
-from gridtf.jobspec.checks import check_text
 from gridtf.jobspec.options import KINDS, Option
+from gridtf.jobspec.primitives import check_text
 from gridtf.jobspec.spec import JobSpec, TaskSpec
 from gridtf.jobspec.tasktypes import LEADERS, TaskType, properties
 from gridtf.jobspec.units import MOST, parse_memory

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from gridtf.errors import GridtfError, SpecError, nearest
 from gridtf.jobspec import tasktypes, units
-from gridtf.jobspec.checks import CHECKS, as_name, as_tuple, spell
+from gridtf.jobspec.checks import CHECKS
+from gridtf.jobspec.primitives import as_name, as_tuple, spell
 from gridtf.values import Value, fields
 
 # Lists are accepted and stored as tuples. Not Sequence[str], because a single string is one as well.

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gridtf.errors import SpecError, nearest
-from gridtf.jobspec.checks import check_parameter, spell
+from gridtf.jobspec.checks import check_parameter
+from gridtf.jobspec.primitives import spell
 from gridtf.jobspec.spec import JobSpec
 from gridtf.text import some
 from gridtf.values import Value

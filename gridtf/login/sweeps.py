@@ -19,8 +19,8 @@ from gridtf import __version__, files
 from gridtf.contract import OUTPUT_DIR
 from gridtf.errors import GridtfError, NotFoundError, RunDirError, SpecError, UsageError
 from gridtf.jobspec import merging, params, placeholders, sweep
-from gridtf.jobspec.checks import spell
 from gridtf.jobspec.config import Configured
+from gridtf.jobspec.primitives import spell
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.sweep import Sweep
 from gridtf.login.job import Job

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from gridtf import schedulers
 from gridtf.errors import SpecError, UsageError, nearest
-from gridtf.jobspec.checks import check_parsed
 from gridtf.jobspec.layers import Layer, Sourced
 from gridtf.jobspec.options import Key
+from gridtf.jobspec.primitives import check_parsed
 from gridtf.jobspec.units import format_walltime, parse_nodes, parse_walltime
 from gridtf.login import submission
 from gridtf.schedulers import answers

@@ -181,7 +181,7 @@ class InJob(ABC):
         Returns:
             As a name of gridtf's; None where the scheduler has called the job after the script or the command.
         """
-        from gridtf.jobspec.checks import as_name
+        from gridtf.jobspec.primitives import as_name
 
         name = environ.get(self.name_variable, "") if self.name_variable else ""
         # ENVIRONMENT is BATCH in scripts of Slurm (sbatch(1)) and of Grid Engine (qsub(1))

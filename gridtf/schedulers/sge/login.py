@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gridtf.errors import SchedulerError, SpecError
-from gridtf.jobspec.checks import spell
+from gridtf.jobspec.primitives import spell
 from gridtf.schedulers.api import Estimate, JobIdentity, Place, Plan, SubmitResult
 from gridtf.schedulers.login import CommandLogin, check_shared
 from gridtf.schedulers.sge import accounting, directives, query, submit
