@@ -10,10 +10,10 @@ import pytest
 from gridtf.errors import SchedulerError, SpecError
 from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.sge import GridEngine, advice, offers, scheduler
-from gridtf.schedulers.sge.advice import Requested
 from gridtf.schedulers.sge.commands import sge
 from gridtf.schedulers.sge.directives import Resource, Site
 from gridtf.schedulers.sge.offers import PE, Cell, Queue
+from gridtf.schedulers.sge.requested import Requested
 from tests.support.rendering import SCRIPT, of_sweep, plan
 
 RULES = {"rr": "$round_robin", "fill": "$fill_up", "two": "2", "smp": "$pe_slots", "loose": "$round_robin"}

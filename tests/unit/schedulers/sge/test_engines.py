@@ -12,11 +12,11 @@ from gridtf.errors import SchedulerError, SpecError
 from gridtf.schedulers.api import JobIdentity
 from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.sge import accounting, advice, examine, gpu_grant, injob, offers, query, scheduler
-from gridtf.schedulers.sge.advice import Requested
 from gridtf.schedulers.sge.commands import sge
 from gridtf.schedulers.sge.injob import HostLine
 from gridtf.schedulers.sge.offers import PE, Cell, Queue
 from gridtf.schedulers.sge.query import NO, PER_HOST, PER_SLOT, ResourceRequest
+from gridtf.schedulers.sge.requested import Requested
 from gridtf.states import JobState
 from tests.support.rendering import plan
 

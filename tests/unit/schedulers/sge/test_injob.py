@@ -24,10 +24,11 @@ from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import RunDir
 from gridtf.schedulers.api import AgentCall, Host, JobIdentity, Parent
 from gridtf.schedulers.commands import Answer
-from gridtf.schedulers.sge import injob, query, scheduler
+from gridtf.schedulers.sge import agents, injob, query, scheduler
+from gridtf.schedulers.sge.agents import ShepherdWatch
 from gridtf.schedulers.sge.commands import sge
 from gridtf.schedulers.sge.directives import resources, slots
-from gridtf.schedulers.sge.injob import HostLine, ShepherdWatch, parse_hostfile
+from gridtf.schedulers.sge.injob import HostLine, parse_hostfile
 from gridtf.schedulers.sge.query import NO, PER_HOST, PER_JOB, PER_SLOT, ResourceRequest, Row
 from gridtf.states import JobState
 from tests.support.rendering import plan
@@ -413,7 +414,7 @@ def test_this_host_ignores_a_foreign_hostname() -> None:
 
 
 def test_qrsh_command() -> None:
-    words = injob.qrsh_command("/sge/bin/qrsh", "n2", CALL)
+    words = agents.qrsh_command("/sge/bin/qrsh", "n2", CALL)
     assert words[:6] == ["/sge/bin/qrsh", "-inherit", "-noshell", "-v", "GRIDTF_ENVIRONMENT=1", "n2"]
     assert words[-6:] == ["python", "-c", "a = 1; b", "n2", "/runs/a", "1"]
 
@@ -422,7 +423,7 @@ def test_no_word_for_qrsh_has_a_newline(tmp_path: Path) -> None:
     """Grid Engine 6.2 and Open Cluster Scheduler make the two characters \\ and n of it."""
     spec, nowhere = JobSpec.from_dict({"command": ["train"]}), cast("Listener", None)
     call = launcher.agent_call(RunDir(tmp_path).attempt(1), "nonce", spec, nowhere)
-    words = injob.qrsh_command("/sge/bin/qrsh", "n2", call)
+    words = agents.qrsh_command("/sge/bin/qrsh", "n2", call)
     assert not re.search(r"[\x00-\x1f]", "".join(words))
     compile(call.command[-1], "agent", "exec")
 
@@ -444,7 +445,7 @@ CUT = 'error: commlib error: got read error (closing "n2.site.org/shepherd_ijs/1
     ],
 )
 def test_end_of_qrsh_is_explained(code: int, line: str, what: str, hint: str) -> None:
-    end = injob.agent_end("n2", "mpi", code, ["gridtf: agent on n2: something", 'error: about host "n22"', line])
+    end = agents.agent_end("n2", "mpi", code, ["gridtf: agent on n2: something", 'error: about host "n22"', line])
     assert end.error is not None
     assert what in end.error.what
     assert end.error.why == line
@@ -454,16 +455,16 @@ def test_end_of_qrsh_is_explained(code: int, line: str, what: str, hint: str) ->
 
 
 def test_hang_up_means_the_starter_of_the_agent_was_killed() -> None:
-    error = injob.agent_end("n2", "mpi", 129, []).error
+    error = agents.agent_end("n2", "mpi", 129, []).error
     assert error is not None
     assert error.what.startswith("the process that started the agent on host n2 was killed: its sge_shepherd, or all")
 
 
 def test_exit_codes_of_the_agent_pass_through() -> None:
-    assert injob.agent_end("n2", "mpi", 128, []).code == 128
-    assert injob.agent_end("n2", "mpi", 70, []).code == 70
-    assert injob.agent_end("n2", "mpi", 70, []).error is None
-    assert injob.agent_end("n2", "mpi", 137, []).code == -9
+    assert agents.agent_end("n2", "mpi", 128, []).code == 128
+    assert agents.agent_end("n2", "mpi", 70, []).code == 70
+    assert agents.agent_end("n2", "mpi", 70, []).error is None
+    assert agents.agent_end("n2", "mpi", 137, []).code == -9
 
 
 # --- termination and suspension
@@ -646,7 +647,7 @@ def above(monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
         assert pid == os.getpid()
         return iter(list(found))
 
-    monkeypatch.setattr(injob, "_POLL_INTERVAL", 0.0)
+    monkeypatch.setattr(agents, "_POLL_INTERVAL", 0.0)
     monkeypatch.setattr(procfs, "ancestors", ancestors)
     monkeypatch.setattr(procfs, "name", lambda pid: found.get(pid, ""))
     return found
@@ -718,7 +719,7 @@ def test_suspended_is_unknown_without_the_qmaster(monkeypatch: pytest.MonkeyPatc
 
 
 def test_killed_qrsh_is_reported() -> None:
-    end = injob.agent_end("n2", "rr", -signal.SIGKILL, [])
+    end = agents.agent_end("n2", "rr", -signal.SIGKILL, [])
     assert end.error is not None
     assert end.error.what == "qrsh, the connection to host n2, was killed by SIGKILL"
-    assert injob.agent_end("n2", "rr", 128 + signal.SIGKILL, []).error is None  # its other half
+    assert agents.agent_end("n2", "rr", 128 + signal.SIGKILL, []).error is None  # its other half

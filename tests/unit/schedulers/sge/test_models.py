@@ -9,8 +9,8 @@ import pytest
 from gridtf.errors import SpecError
 from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.sge import advice, scheduler
-from gridtf.schedulers.sge.advice import Requested
 from gridtf.schedulers.sge.commands import sge
+from gridtf.schedulers.sge.requested import Requested
 from tests.support.rendering import plan
 
 # recorded on Son of Grid Engine 8.1.9

@@ -9,10 +9,10 @@ from gridtf.errors import SchedulerError, SpecError
 from gridtf.schedulers.api import JobIdentity, JobStatus
 from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.sge import accounting, advice, offers, query, scheduler
-from gridtf.schedulers.sge.advice import Requested
 from gridtf.schedulers.sge.commands import sge
 from gridtf.schedulers.sge.offers import Cell
 from gridtf.schedulers.sge.query import NO, PER_SLOT, ResourceRequest, job_state, seconds
+from gridtf.schedulers.sge.requested import Requested
 from gridtf.states import JobState
 from tests.support.rendering import plan
 
