@@ -29,6 +29,7 @@ from tests.support.sgebed import GridEngineBed
 from tests.support.slowhosts import INTERVAL, SlowHosts, events, named, training
 
 TRIALS = int(os.environ.get("TRIALS", "10"))  # of each fault
+EVERY = int(os.environ.get("EVERY", str(INTERVAL)))  # seconds between two samples
 QUOTA = 0.2  # cores of each host
 WITHIN = 12  # samples: 60 s with the default interval
 _CALM = 10  # samples without a name before the next trial
@@ -49,7 +50,7 @@ def main() -> None:
     except pytest.skip.Exception as missing:  # it is written for tests
         sys.exit(f"scripts/bench slow: {missing}")
     rows += [[fault, *(one[fault] for one in found)] for fault in found[0]]
-    print(f"{TRIALS} trials each; right: the host and what it lacks are named within {WITHIN} samples of {INTERVAL} s")
+    print(f"{TRIALS} trials each; right: the host and what it lacks are named within {WITHIN} samples of {EVERY} s")
     table(rows)
 
 
@@ -59,11 +60,11 @@ def trials(kind: str) -> dict[str, str]:
         bed = BEDS[kind](Path(os.environ["GRIDTF_TESTBED_STATE"]))
         hosts = SlowHosts(bed, NODES)
         try:
-            job = training(bed, minutes=120)
+            job = training(bed, minutes=120, interval=EVERY)
             hosts.limit(QUOTA)
-            time.sleep(_CALM * INTERVAL)
+            time.sleep(_CALM * EVERY)
             begun = len([*named(job)])
-            time.sleep(_WELL * INTERVAL * TRIALS / 10)
+            time.sleep(_WELL * EVERY * TRIALS / 10)
             found = {"nothing": f"{len([*named(job)]) - begun} names"}
             for fault, (what, make) in FAULTS.items():
                 ends = Counter[str]()
@@ -86,7 +87,7 @@ def trials(kind: str) -> dict[str, str]:
 def _first_name(job: ClusterJob, expected: tuple[str, str]) -> tuple[str, float]:
     """How a trial ended, and after how many samples."""
     before, begin = len([*named(job)]), time.monotonic()
-    while (samples := (time.monotonic() - begin) / INTERVAL) <= WITHIN:
+    while (samples := (time.monotonic() - begin) / EVERY) <= WITHIN:
         if names := [*named(job)][before:]:
             return "right" if names[0] == expected else "wrong", samples
         time.sleep(0.2)
@@ -97,6 +98,6 @@ def _calm(job: ClusterJob) -> None:
     """Until nobody has been named for some samples."""
     quiet = 0
     while quiet < _CALM:
-        time.sleep(INTERVAL)
+        time.sleep(EVERY)
         known = events(job)
         quiet = 0 if known and known[-1]["event"] == "slow" else quiet + 1

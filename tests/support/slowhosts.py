@@ -128,11 +128,11 @@ class SlowHosts:
                 process.wait(60)
 
 
-def training(bed: Bed, minutes: int = 30) -> ClusterJob:
+def training(bed: Bed, minutes: int = 30, interval: int = INTERVAL) -> ClusterJob:
     """A job in lock-step on all four hosts, once it makes steps."""
     shutil.copy(CHECKOUT / "tests/support/lockstep.py", bed.home() / "lockstep.py")
     words = ("--nodes", "4") if bed.kind == "slurm" else ("--env", "PATH", "--pe", "rr", "--workers", "4")
-    options = (*bed.options, *words, "--time", str(minutes), "--sample-interval", str(INTERVAL))
+    options = (*bed.options, *words, "--time", str(minutes), "--sample-interval", str(interval))
     command = ("bash", "-c", "exec python lockstep.py data-$(uname -n) 256")
     job = ClusterJob(bed, *options, "--env", "TF_CPP_MIN_LOG_LEVEL=2", "--", *command, cwd=bed.seen(bed.home()))
     job.running(4)
