@@ -74,10 +74,9 @@ def listening(ports: Collection[int], but: Collection[int] = ()) -> set[int]:
 
 
 def connected(ports: Collection[int]) -> set[int]:
-    """Find the ports to which somebody has connected. The kernel keeps most closed connections for another minute.
+    """Find the ports to which a client has connected. The kernel keeps most closed connections for another minute.
 
-    In that time (TIME_WAIT) it no longer knows who has begun a connection: a port from which somebody has connected to
-    a server of this host is told apart by that server, as long as it listens.
+    It does not tell which end is the client's: that is known as long as a server of this host listens at the other.
 
     Args:
         ports: The ports to look for, on either side of a connection.

@@ -60,7 +60,7 @@ def trials(kind: str) -> dict[str, str]:
         bed = BEDS[kind](Path(os.environ["GRIDTF_TESTBED_STATE"]))
         hosts = SlowHosts(bed, NODES)
         try:
-            job = training(bed, minutes=120, interval=EVERY)
+            job = training(bed, minutes=60 * EVERY, interval=EVERY)
             hosts.limit(QUOTA)
             time.sleep(_CALM * EVERY)
             begun = len([*named(job)])

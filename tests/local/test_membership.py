@@ -19,9 +19,6 @@ from tests.support.python import environment
 from tests.support.tasks import LIMIT
 from tests.support.unpacked import need_unpacked
 
-# MASTER_PORT is free while the program has not bound it: on a machine of others, one of them may connect from it.
-HOST_OF_ITS_OWN = [] if os.geteuid() else ["unshare", "--net", "bash", "-c", 'ip link set lo up && exec "$@"', "host"]
-
 # worker:0 and worker:1 of each job; a shell starts the program, as in many jobs.
 ALONE = """
 import tensorflow as tf
@@ -69,6 +66,15 @@ while not os.path.exists("seen"):
 """
 
 
+def host_of_its_own() -> list[str]:
+    """The prefix of a command that runs in a network namespace of its own; empty where none can be made.
+
+    MASTER_PORT is free until the program binds it: on a busy machine, an unrelated process may connect from it.
+    """
+    prefix = ["unshare", "--net", "bash", "-c", 'ip link set lo up && exec "$@"', "host"]
+    return [] if subprocess.run([*prefix, "true"], capture_output=True, timeout=60, check=False).returncode else prefix
+
+
 @pytest.mark.tensorflow
 @pytest.mark.parametrize(
     ("program", "seen"),
@@ -80,7 +86,7 @@ def test_tasks_that_trained_separately_are_named_and_no_others(program: str, see
     command = ["bash", "-c", f"{shlex.quote(sys.executable)} train.py; exit $?"]
     spec: dict[str, Any] = {"command": command, "tasks": {"worker": {"count": 2}}, "tasks_per_node": 2}
     spec |= {"gpus_per_task": 0, "env": {"TF_CPP_MIN_LOG_LEVEL": "2"}}
-    job = LaunchedJob(tmp_path, spec, prefix=HOST_OF_ITS_OWN)
+    job = LaunchedJob(tmp_path, spec, prefix=host_of_its_own())
     verdict = job.verdict(LIMIT)
     assert verdict["state"] == "COMPLETED", job.output
     assert {task["tensorflow"] for task in job.tasks().values()} == seen

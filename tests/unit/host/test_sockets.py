@@ -57,6 +57,7 @@ def test_a_connection_is_seen_at_the_port_of_its_server_also_after_both_have_clo
             other = client.getsockname()[1]
             assert sockets.connected({port, other, 1}) == {port}
         accepted.close()
+        assert sockets.connected({port, other}) == {port}
     assert sockets.listening({port}) == set()
     assert sockets.connected({port}) == {port}
 
