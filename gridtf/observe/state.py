@@ -179,17 +179,18 @@ def _standing(run: RunDir, records: Records, queue: JobStatus | None, now: float
         return _by_heartbeat(records, queue, now)
     if queue.purged or queue.state in ENDED:
         return _without_verdict(run, records, queue, now)
-    if queue.state == JobState.PENDING:
-        return _Standing(queue.state, queue.reason)
+    unconfirmed = queue.starting and not (records.launcher or records.has_log)
+    if queue.state == JobState.PENDING or unconfirmed:
+        return _Standing(JobState.PENDING, queue.reason)
+    why = "" if queue.starting else queue.reason  # its log or its launcher shows that it has been started
     if records.launcher is None:  # which makes the folder of the attempt
         begins = f"attempt {records.attempt} begins" if records.attempt else "the job script is setting up"
-        return _Standing(JobState.PENDING if queue.starting else queue.state, queue.reason or begins)
+        return _Standing(queue.state, why or begins)
     if abs(_age(records.launcher, now)) > _patience(records):
         one_clock = (records.submitted or {}).get("scheduler") == "local"  # which reports jobs of its own host only
         detail = f"the launcher does not respond: {_last_heartbeat(records.launcher, now, one_clock=one_clock)}"
     else:
         detail = str(records.launcher.get("detail", ""))
-    why = "" if queue.starting else queue.reason  # a launcher that is heard has been started
     return _Standing(queue.state, "; ".join(filter(None, (why, detail))))
 
 

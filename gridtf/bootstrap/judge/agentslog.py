@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Sequence
 
@@ -15,6 +17,8 @@ _NOISE = (
 _OF_HOST = r"gridtf: agent on (?P<ours>\S+): |slurmstepd-(?P<slurms>[^\s:]+): (?:error: )?|\[[\dT:.-]+\] error: "
 
 _ELSEWHERE = "the Python that runs gridtf must be visible and executable on all hosts"
+# Where slurmstepd cannot execute a program, the error of execve(2) is the exit code; what it prints may be lost.
+_NOT_EXECUTED = errno.ENOENT, errno.EACCES
 # A substring of a line -> the hint.
 _AGENT_HINTS = (
     ("No module named 'gridtf", "gridtf must be installed where all hosts see it, such as in the home directory"),
@@ -37,15 +41,18 @@ def relevant(lines: Sequence[str], host: str | None) -> list[str]:
     return [line for line in lines if not host or _host(line) in (None, host)]
 
 
-def agent_cause(lines: Sequence[str]) -> str:
+def agent_cause(lines: Sequence[str], code: int = 0) -> str:
     """The line with the cause: the first that an agent printed, else the last that srun or qrsh printed.
 
     Args:
         lines: As relevant returns them.
+        code: The exit code of the agent, which may say it where there are no lines.
 
     Returns:
-        The line without the name of its program; empty where there are no lines.
+        The line without the name of its program; empty where nothing is known.
     """
+    if not lines and code in _NOT_EXECUTED:
+        return f"its Python could not be executed: {os.strerror(code)}"
     agents = [line for line in lines if (match := re.match(_OF_HOST, line)) and match["ours"]]
     return re.sub(_OF_HOST, "", (agents or list(lines[-1:]) or [""])[0], count=1)
 

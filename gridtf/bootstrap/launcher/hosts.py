@@ -25,6 +25,7 @@ _TEAR_DOWN_PAUSE = 0.1  # seconds between two looks at the hosts in a tear-down
 _SIGNALS_LIMIT = 2.0  # seconds within which a scheduler that ends a job has signalled all of its processes
 _KILL_LIMIT = 5.0  # seconds within which a killed agent has ended
 _LAST_WORDS = 2.0  # seconds for the reason why an agent has ended
+_LAST_WORDS_OF_SRUN = 15.0  # seconds for it while srun runs, which prints it
 _CLOSED_LIMIT = 1.0  # seconds after which, in a tear-down, an agent that has closed its connection does not come back
 
 
@@ -141,7 +142,7 @@ class HostMonitor(Fields):
         """
         for agent in self.agents if len(self.agents) < len(self.hosts) else ():
             if isinstance(agent, StartedAgents) and (end := agent.failed()) is not None:
-                raise self._ended(end)
+                raise self._ended(end, agent)
 
     def ended_before(self) -> GridtfError | None:
         """Why the job of a host has ended before a signal that ends the whole job; None where none has.
@@ -288,7 +289,7 @@ class HostMonitor(Fields):
         what = f"{agents} {some(hosts)} received {how}"
         return TerminatedError(what, hint="from the scheduler, which signals agents when it ends a job, or from a user")
 
-    def _ended(self, end: AgentEnd) -> GridtfError:
+    def _ended(self, end: AgentEnd, starter: StartedAgents | None = None) -> GridtfError:
         if end.error is not None:
             return end.error
         from gridtf.bootstrap.agent.exits import EXITS, NO_LAUNCHER
@@ -296,9 +297,9 @@ class HostMonitor(Fields):
         who = f"the agent on host {end.host}" if end.host else "an agent"
         killed = signal_name(-end.code) if end.code < 0 else None
         how = f"was killed by {killed}" if killed else EXITS.get(end.code, f"ended with exit code {end.code}")
-        lines = [] if killed else self._said_by(end.host)
+        lines = [] if killed else self._said_by(end.host, starter)
         log = self._log_of_agents()
-        why = "; ".join(end.messages) or agentslog.agent_cause(lines)
+        why = "; ".join(end.messages) or agentslog.agent_cause(lines, end.code)
         hint = agentslog.agent_hint(why) or f"see {log}"
         if end.code == NO_LAUNCHER:
             return LauncherSilentError(f"{who} {how}", why=why, hint=hint)
@@ -310,11 +311,18 @@ class HostMonitor(Fields):
         attempt = self.attempt
         return attempt.agents_log if attempt.agents_log.name in listdir(attempt.path) else attempt.run.log
 
-    def _said_by(self, host: str | None) -> list[str]:
-        """The last lines of an agent that has ended: slurmstepd may print them after srun has reported the end."""
-        until = self.system.monotonic() + _LAST_WORDS
+    def _said_by(self, host: str | None, starter: StartedAgents | None) -> list[str]:
+        """The last lines of an agent that has ended: slurmstepd may print them after srun has reported the end.
+
+        Args:
+            host: Its host.
+            starter: What has started it and may still print them; None: that has ended.
+        """
+        begin = self.system.monotonic()
         while True:
             lines = agentslog.relevant(verdict.final_lines(self._log_of_agents()), host)
-            if lines or self.system.monotonic() >= until:
+            waited = self.system.monotonic() - begin
+            limit = _LAST_WORDS if starter is None or starter.poll() is not None else _LAST_WORDS_OF_SRUN
+            if lines or waited >= limit:
                 return lines
             self.system.wait(_TEAR_DOWN_PAUSE)

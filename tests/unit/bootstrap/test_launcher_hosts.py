@@ -16,6 +16,7 @@ from gridtf.bootstrap.main import goes_with_the_job
 from gridtf.bootstrap.wire import messages
 from gridtf.errors import GridtfError, HostLostError
 from gridtf.run.rundir import Record, RunDir
+from gridtf.schedulers.agents import StartedAgents
 from gridtf.schedulers.api import LOOPBACK, AgentEnd, AgentHandle, Allocation, Host
 from tests.support.python import environment, python
 from tests.support.streams import FakeListener
@@ -124,12 +125,44 @@ def test_why_an_agent_could_not_start_may_come_after_its_end(tmp_path: Path) -> 
     assert error.value.cause["tail"] == ["n2: python3: Permission denied"]
 
 
-def test_agent_that_has_printed_nothing_is_not_waited_for_long(tmp_path: Path) -> None:
-    seen = Monitored(tmp_path, [Ended("n2", 13, lost=False)])
-    begin = seen.system.monotonic()
+class Running(StartedAgents):
+    """srun, which has reported the end of an agent and runs on, for the other agents and for what slurmstepd prints."""
+
+    def __init__(self) -> None: ...
+
+    def failed(self) -> AgentEnd:
+        return AgentEnd(13, "n2")
+
+    def poll(self) -> None:
+        return None
+
+
+def test_why_an_agent_could_not_start_is_waited_for_longer_while_srun_runs(tmp_path: Path) -> None:
+    """On a busy host slurmstepd prints it seconds later."""
+    seen = Monitored(tmp_path, [Running()])
+    attempt = seen.hosts.attempt
+    attempt.path.mkdir(exist_ok=True)
+    seen.system.at(8, lambda: attempt.agents_log.write_text("slurmstepd-n2: error: execve(): x: Permission denied\n"))
     with pytest.raises(AgentEndedError, match="the agent on host n2 ended with exit code 13") as error:
+        seen.hosts.check_starts()
+    assert error.value.why == "execve(): x: Permission denied"
+    attempt.agents_log.unlink()
+    begin = seen.system.monotonic()
+    with pytest.raises(AgentEndedError):
+        seen.hosts.check_starts()
+    assert seen.system.monotonic() - begin < 20
+
+
+@pytest.mark.parametrize(
+    ("code", "why"), [(13, "its Python could not be executed: Permission denied"), (3, ""), (-9, "")]
+)
+def test_agent_that_has_printed_nothing_is_not_waited_for_long(tmp_path: Path, code: int, why: str) -> None:
+    """Slurm returns the error of execve(2) as its exit code, and what slurmstepd prints may be lost."""
+    seen = Monitored(tmp_path, [Ended("n2", code, lost=False)])
+    begin = seen.system.monotonic()
+    with pytest.raises(AgentEndedError, match="the agent on host n2 ") as error:
         seen.hosts.check()
-    assert error.value.why == ""
+    assert error.value.why == why
     assert seen.system.monotonic() - begin < 5
 
 

@@ -136,9 +136,11 @@ def test_reason_of_a_running_job_is_the_launcher_s_detail() -> None:
     assert view(JobStatus(RUNNING), **{**NOTHING_YET, "attempt": 2}).reason == "attempt 2 begins"
 
 
-def test_job_whose_host_has_not_confirmed_the_start_is_pending_until_its_launcher_is_heard() -> None:
+def test_job_whose_host_has_not_confirmed_the_start_is_pending_until_it_has_a_log_or_a_launcher() -> None:
     queue = JobStatus(RUNNING, "not confirmed", starting=True)
     assert (view(queue, **NOTHING_YET).state, view(queue, **NOTHING_YET).reason) == (PENDING, "not confirmed")
+    begun = view(queue, **NOTHING_YET, has_log=True)  # the host makes the log when the script begins
+    assert (begun.state, begun.reason) == (RUNNING, "the job script is setting up")
     assert (view(queue).state, view(queue).reason) == (RUNNING, "3 tasks")
 
 
