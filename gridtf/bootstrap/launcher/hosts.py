@@ -320,9 +320,8 @@ class HostMonitor(Fields):
         """
         begin = self.system.monotonic()
         while True:
+            runs = starter is not None and starter.poll() is None  # asked first: it may print a line and end
             lines = agentslog.relevant(verdict.final_lines(self._log_of_agents()), host)
-            waited = self.system.monotonic() - begin
-            limit = _LAST_WORDS if starter is None or starter.poll() is not None else _LAST_WORDS_OF_SRUN
-            if lines or waited >= limit:
+            if lines or self.system.monotonic() - begin >= (_LAST_WORDS_OF_SRUN if runs else _LAST_WORDS):
                 return lines
             self.system.wait(_TEAR_DOWN_PAUSE)

@@ -153,6 +153,25 @@ def test_why_an_agent_could_not_start_is_waited_for_longer_while_srun_runs(tmp_p
     assert seen.system.monotonic() - begin < 20
 
 
+def test_what_srun_prints_at_its_end_is_read(tmp_path: Path) -> None:
+    srun = Running()
+    seen = Monitored(tmp_path, [srun])
+    attempt = seen.hosts.attempt
+    attempt.path.mkdir(exist_ok=True)
+    begin = seen.system.monotonic()
+
+    def poll() -> AgentEnd | None:
+        if seen.system.monotonic() - begin < 5:
+            return None
+        attempt.agents_log.write_text("slurmstepd-n2: error: execve(): x: Permission denied\n")
+        return AgentEnd(13, "n2")
+
+    srun.poll = poll  # type: ignore[method-assign,assignment]
+    with pytest.raises(AgentEndedError) as error:
+        seen.hosts.check_starts()
+    assert error.value.why == "execve(): x: Permission denied"
+
+
 @pytest.mark.parametrize(
     ("code", "why"), [(13, "its Python could not be executed: Permission denied"), (3, ""), (-9, "")]
 )
