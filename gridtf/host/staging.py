@@ -215,7 +215,7 @@ def _make(source: Path, name: str, place: Path, *, archive: bool, told: _Told) -
             raise _damaged(source, error) from None
         hint = f"{place.parent} is on a disk of this host" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         raise GridtfError(f"cannot stage {source}: {error.strerror or error}", hint=hint) from None
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError, RuntimeError, NotImplementedError) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError, ArithmeticError, RuntimeError) as error:
         raise _damaged(source, error) from None
     except Exception as error:  # of zlib and lzma, which need not be there
         if type(error).__module__ in ("zlib", "_lzma"):
@@ -227,7 +227,9 @@ def _make(source: Path, name: str, place: Path, *, archive: bool, told: _Told) -
 
 
 def _damaged(source: Path, error: Exception) -> GridtfError:
-    return GridtfError(f"cannot unpack {source}: {error or type(error).__name__}", hint="is it complete?")
+    fits = "an archive can have files, folders, and links that stay in it; nothing is written through a link"
+    hint = fits if isinstance(error, files.RefusedError) else "is it complete?"
+    return GridtfError(f"cannot unpack {source}: {error or type(error).__name__}", hint=hint)
 
 
 def _need_room(source: Path, needed: int, room: int, folder: Path) -> None:
@@ -283,27 +285,20 @@ class _Member(tarfile.TarInfo):
             archive.complete = True  # type: ignore[attr-defined]
             raise
 
+    def _block(self, count: int) -> int:
+        if count < 0:  # tarfile would go back and read the same members again, without end: CVE-2025-8194
+            raise tarfile.InvalidHeaderError("negative size")  # type: ignore[attr-defined]
+        return super()._block(count)  # type: ignore[misc, no-any-return]
+
 
 def _unpack_tar(file: _Counted, source: Path, target: Path, room: int) -> None:
     _need_room(source, os.fstat(file.fileno()).st_size, room, target.parents[1])  # that much at least
     with tarfile.open(fileobj=file, tarinfo=_Member) as archive:
-        archive.extraction_filter = lambda member, _: member
-        for member in archive:
-            archive.extract(_safe(member, target), target)
+        files.unpack(archive, target)
         if not hasattr(archive, "complete"):
             raise tarfile.ReadError("it is damaged, or ends too early")
         while archive.fileobj.read(_AT_ONCE):
             pass  # the checksum of a compressed archive is at its end
-
-
-def _safe(member: tarfile.TarInfo, target: Path) -> tarfile.TarInfo:
-    """A member that stays in the folder, and is a file, a folder or a link within it."""
-    if hasattr(tarfile, "data_filter"):
-        return tarfile.data_filter(member, str(target))
-    if not (member.isreg() or member.isdir()) or not _is_inside(member.name):  # Python before 3.10.12
-        raise ValueError(f"{member.name!r} is a link, a device or outside")
-    member.uid, member.gid, member.mode = os.geteuid(), os.getegid(), member.mode & 0o755 | 0o600
-    return member
 
 
 def _unpack_zip(file: _Counted, source: Path, target: Path, room: int) -> None:
@@ -311,12 +306,9 @@ def _unpack_zip(file: _Counted, source: Path, target: Path, room: int) -> None:
         _need_room(source, sum(each.file_size for each in archive.infolist()), room, target.parents[1])
         for each in archive.infolist():
             mode = each.external_attr >> 16
-            if stat.S_ISLNK(mode) or not _is_inside(each.filename):
-                raise ValueError(f"{each.filename!r} is a link or outside")
+            files.below(each.filename)
+            if stat.S_ISLNK(mode):
+                raise files.RefusedError(f"{each.filename!r} is a link")
             made = Path(archive.extract(each, target))
             if mode and not each.is_dir():
                 made.chmod(mode & 0o755 | 0o600)
-
-
-def _is_inside(name: str) -> bool:
-    return not name.startswith("/") and ".." not in Path(name).parts

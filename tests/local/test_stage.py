@@ -130,6 +130,19 @@ def test_what_cannot_be_staged_fails_the_job_with_host_and_path(
     assert f"(on host {os.uname().nodename}" in verdict["reason"]
 
 
+def test_archive_that_writes_through_a_link_fails_the_job(launch: Launch, tmp_path: Path, local: Path) -> None:
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w") as archive:
+        for name, kind in (("real", tarfile.DIRTYPE), ("a", tarfile.SYMTYPE), ("a/b", tarfile.REGTYPE)):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, "real"
+            archive.addfile(info)
+    verdict = launch("true", stage=[str(path)], **ONE).verdict()
+    assert verdict["state"] == "FAILED"
+    assert f"cannot unpack {path}: 'a' needs a place that another member has" in verdict["reason"]
+    assert "nothing is written through a link" in verdict["hint"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_of_a_job_that_is_ended_while_it_stages(
     launch: Launch, tmp_path: Path, local: Path, number: int

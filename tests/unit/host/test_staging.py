@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
@@ -83,41 +84,227 @@ def test_archive_is_unpacked_with_links_within_it(tmp_path: Path, folder: Path, 
     assert not folder.exists()
 
 
+def unpacked(tmp_path: Path, folder: Path, *fills: Fill) -> Path:
+    """The copy of an archive with these members."""
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        for fill in fills:
+            fill(archive)
+    place, descriptor = hold(tmp_path / "x.tar", folder)
+    os.close(descriptor)
+    return place
+
+
+def link(name: str, text: str) -> Fill:
+    return member(name, tarfile.SYMTYPE, text)
+
+
 @pytest.mark.parametrize(
-    "fill",
+    ("fill", "told"),
     [
-        member("../out", data=b"x"),
-        member("/out-of-it/x", tarfile.SYMTYPE, "/etc/passwd"),
-        member("link", tarfile.SYMTYPE, "../../../out"),
-        member("hard", tarfile.LNKTYPE, "../../out"),
-        member("fifo", tarfile.FIFOTYPE),
-        member("device", tarfile.CHRTYPE),
+        (member("../out", data=b"x"), r"'\.\./out' leads out of it"),
+        (member("a/../../out", data=b"x"), "'a/../../out' leads out of it"),
+        (link("/out-of-it/x", "/etc/passwd"), "'/etc/passwd' leads out of it"),
+        (link("link", "../../../out"), "leads out of it"),
+        (link("a/b", "../.."), "leads out of it"),
+        (member("hard", tarfile.LNKTYPE, "../../out"), "leads out of it"),
+        (member("hard", tarfile.LNKTYPE, "/etc/passwd"), "leads out of it"),
+        (member("hard", tarfile.LNKTYPE, "later"), "'hard' is neither a file, a folder, nor a link to a file before"),
+        (member("hard", tarfile.LNKTYPE, ""), "'hard' is neither"),
+        (member("fifo", tarfile.FIFOTYPE), "'fifo' is neither"),
+        (member("device", tarfile.CHRTYPE), "'device' is neither"),
+        (member("unknown", b"Z"), "'unknown' is neither"),
+        (member("a/" * 201 + "a"), "than 200 folders"),
+        (member("before/below", data=b"x"), "'before/below' needs a place that another member has"),
+        (member("before", tarfile.DIRTYPE), "'before' needs a place"),
+        (member(".", data=b"x"), r"'\.' needs a place"),
+        (member("", data=b"x"), r"'\.' needs a place"),
+        (link(".", "before"), r"'\.' needs a place"),
     ],
 )
-@pytest.mark.parametrize("filtered", [True, False])
-def test_nothing_of_an_archive_leaves_its_folder(
-    tmp_path: Path, folder: Path, fill: Fill, filtered: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not filtered:
-        monkeypatch.delattr(tarfile, "data_filter", raising=False)
-    source = tmp_path / "x.tar"
-    with tarfile.open(source, "w") as archive:
-        member("before", data=b"x")(archive)
-        fill(archive)
-    with pytest.raises(GridtfError, match="cannot unpack"):
-        hold(source, folder)
+def test_nothing_of_an_archive_leaves_its_folder(tmp_path: Path, folder: Path, fill: Fill, told: str) -> None:
+    with pytest.raises(GridtfError, match=rf"cannot unpack {tmp_path}/x.tar: .*{told}") as caught:
+        unpacked(tmp_path, folder, member("before", data=b"x"), fill)
+    assert "complete" not in caught.value.hint
     assert left(folder) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([folder.name, "x.tar"])
 
 
-@pytest.mark.parametrize("name", ["../out", "/out"])
-def test_nothing_of_a_zip_leaves_its_folder(tmp_path: Path, folder: Path, name: str) -> None:
+def long_way(out: str) -> list[Fill]:
+    """Links, the last of which is ``escape``: it leads out by a path that is longer than PATH_MAX when links in it are
+    replaced, where os.path.realpath gives up (CVE-2025-4517)."""
+    fills, real, short = [], "", ""
+    for letter in "abcdefghijklmnop":
+        fills += [member(f"{real}{'d' * 247}", tarfile.DIRTYPE), link(f"{real}{letter}", "d" * 247)]
+        real, short = f"{real}{'d' * 247}/", f"{short}{letter}/"
+    return [*fills, link(f"{short}{'l' * 254}", "../" * 16), link("escape", f"{short}{'l' * 254}/../../../{out}")]
+
+
+@pytest.mark.parametrize(
+    "fills",
+    [
+        [member("escape/new", data=b"bob's")],
+        [member("h", tarfile.LNKTYPE, "escape/old"), member("h", data=b"bob's")],
+        [member("escape", tarfile.DIRTYPE)],  # only its time
+    ],
+    ids=["new", "overwritten", "touched"],
+)
+def test_long_chain_of_links_leads_nothing_out(tmp_path: Path, folder: Path, fills: list[Fill]) -> None:
+    home = tmp_path / "home"
+    home.mkdir(0o700)
+    (home / "old").write_text("alice's")
+    before = home.stat()
+    with contextlib.suppress(GridtfError):
+        unpacked(tmp_path, folder, *long_way("home"), *fills)
+    assert ([*home.iterdir()], (home / "old").read_text()) == ([home / "old"], "alice's")
+    assert (home.stat().st_mtime_ns, home.stat().st_mode) == (before.st_mtime_ns, before.st_mode)
+    assert left(folder) == []
+
+
+@pytest.mark.parametrize(
+    "fills",
+    [
+        [link("l", "real"), member("l/b", data=b"x")],
+        [member("l/b", data=b"x"), link("l", "real")],
+        [link("l", "real"), member("l/b", tarfile.DIRTYPE)],
+        [link("l", "."), link("l/b", "..")],
+        [link("l", "real"), member("l/b", tarfile.LNKTYPE, "real/a")],
+    ],
+)
+def test_nothing_is_unpacked_through_a_link(tmp_path: Path, folder: Path, fills: list[Fill]) -> None:
+    with pytest.raises(GridtfError, match=r"'l(/b)?' needs a place that another member has"):
+        unpacked(tmp_path, folder, member("real/a", data=b"A"), *fills)
+    assert left(folder) == []
+
+
+def test_last_of_equal_names_counts_and_changes_nothing_else(tmp_path: Path, folder: Path) -> None:
+    place = unpacked(
+        *(tmp_path, folder, member("real", data=b"A")),
+        *(link("l", "real"), member("l", data=b"written")),
+        *(member("h", tarfile.LNKTYPE, "real"), member("h", data=b"written")),
+        *(link("hs", "real"), member("h2", tarfile.LNKTYPE, "hs"), member("h2", data=b"written")),
+        *(link("folder", "real"), member("folder", tarfile.DIRTYPE)),
+        *(member("file", data=b"old"), link("file", "gone"), link("file", "sub/../h")),
+        *(link("hs2", "real"), member("sub/same", tarfile.LNKTYPE, "hs2")),
+    )
+    found = {path.name: path.readlink() if path.is_symlink() else path.is_dir() for path in place.iterdir()}
+    links = {"file": Path("h"), "hs": Path("real"), "hs2": Path("real")}
+    assert found == {"real": False, "l": False, "h": False, "h2": False, "folder": True, "sub": True, **links}
+    assert [(place / name).read_text() for name in ("real", "l", "h", "h2")] == ["A", *["written"] * 3]
+    assert (place / "sub/same").readlink() == Path("real")
+
+
+def test_links_lead_out_by_no_other_link(tmp_path: Path, folder: Path) -> None:
+    """``..`` after a link would be that of the folder that it leads to."""
+    place = unpacked(
+        tmp_path, folder, member("a/b/c/", tarfile.DIRTYPE), link("a/b/c/top", "../../.."),
+        link("out", "a/b/c/top/../../../../etc"), link("deep/out", "../a/b/c/top/./../top/a/"),
+    )  # fmt: skip
+    assert ((place / "out").readlink(), (place / "out").exists()) == (Path("etc"), False)
+    assert (place / "deep/out").resolve() == place.resolve() / "a"
+
+
+@pytest.mark.parametrize("form", ["gnu", "posix"])
+@pytest.mark.parametrize("packing", ["", "--gzip", "--xz", "--bzip2"])
+def test_archive_of_gnu_tar_has_all_that_was_packed(tmp_path: Path, folder: Path, form: str, packing: str) -> None:
+    data = tmp_path / "data"
+    (data / "read-only/below").mkdir(parents=True)
+    (data / "read-only/file").write_text("r")
+    (data / "tool").write_text("#!/bin/sh\n")
+    (data / "tool").chmod(0o4775)
+    os.utime(data / "tool", (1e9, 1e9))
+    (data / "read-only/below/up").symlink_to("../../tool")
+    (data / "dangling").symlink_to("read-only/gone")
+    (data / "twice").hardlink_to(data / "tool")
+    os.link(data / "dangling", data / "dangling2", follow_symlinks=False)
+    (data / "ä\udcff\n").write_text("u")
+    (data / ("n" * 200) / ("m" * 200)).mkdir(parents=True)
+    with (data / "sparse").open("wb") as file:
+        file.truncate(1 << 32)
+        file.seek(1 << 31)
+        file.write(b"middle")
+    (data / "read-only").chmod(0o555)
+    source = tmp_path / "x.tar.any"
+    command = [
+        "tar",
+        "-c",
+        f"--format={form}",
+        "--sparse",
+        *filter(None, [packing]),
+        "-f",
+        str(source),
+        "-C",
+        str(data),
+    ]
+    subprocess.run([*command, "."], check=True)
+    (data / "read-only").chmod(0o755)
+    place, descriptor = staging.held(source, "x", folder, archive=True, say=lambda text: None)
+    subprocess.run(["diff", "-r", "--no-dereference", "--exclude=sparse", data, place], check=True)
+    assert (place / "tool").stat().st_mode & 0o7777 == 0o755
+    assert ((place / "tool").stat().st_mtime, (place / "tool").stat().st_nlink) == (1e9, 2)
+    with (place / "sparse").open("rb") as file:
+        file.seek(1 << 31)
+        assert file.read(6) == b"middle"
+    assert ((place / "sparse").stat().st_size, (place / "sparse").stat().st_blocks < 1000) == (1 << 32, True)
+    os.close(descriptor)
+    staging.clean(folder)
+    assert not folder.exists()
+
+
+def test_file_that_was_appended_to_an_archive_replaces_the_older_one(tmp_path: Path, folder: Path) -> None:
+    for text in ("old", "new"):
+        (tmp_path / "f").write_text(text)
+        subprocess.run(["tar", "-rf", tmp_path / "x.tar", "-C", tmp_path, "f"], check=True)
+    place, descriptor = hold(tmp_path / "x.tar", folder)
+    assert (place / "f").read_text() == "new"
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE])
+def test_archive_of_many_links_takes_no_longer_for_each(tmp_path: Path, folder: Path, kind: bytes) -> None:
+    source = tmp_path / "x.tar"
+    with source.open("wb") as file:
+        info = tarfile.TarInfo("0")
+        for number in range(10_000):
+            file.write(info.tobuf(tarfile.USTAR_FORMAT))
+            info.name, info.linkname, info.type = str(number + 1), str(number), kind
+        file.write(bytes(1024))
+    place, descriptor = hold(source, folder)
+    assert len(os.listdir(place)) == 10_000
+    os.close(descriptor)
+    staging.clean(folder)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "told"),
+    [
+        ("../out", 0, "'../out' leads out of it"),
+        ("/out", 0, "'/out' leads out of it"),
+        ("a/../../out", 0, "'a/../../out' leads out of it"),
+        ("a", 0o120777, "'a' is a link"),
+    ],
+)
+def test_nothing_of_a_zip_leaves_its_folder(tmp_path: Path, folder: Path, name: str, mode: int, told: str) -> None:
     source = tmp_path / "x.zip"
     with zipfile.ZipFile(source, "w") as archive:
-        archive.writestr(zipfile.ZipInfo(name), "x")
-    with pytest.raises(GridtfError, match="is a link or outside"):
+        info = zipfile.ZipInfo(name)
+        info.external_attr = mode << 16
+        archive.writestr(info, "..")
+        archive.writestr("a/b", "x")
+    with pytest.raises(GridtfError, match=rf"cannot unpack {source}: {told}") as caught:
         hold(source, folder)
+    assert "complete" not in caught.value.hint
     assert left(folder) == []
+
+
+def test_names_in_a_zip_that_are_none_in_windows_stay_in_its_folder(tmp_path: Path, folder: Path) -> None:
+    source = tmp_path / "x.zip"
+    with zipfile.ZipFile(source, "w") as archive:
+        archive.writestr("..\\out", "x")
+        archive.writestr("c:/d", "y")
+    place, descriptor = hold(source, folder)
+    assert {str(path.relative_to(place)) for path in place.rglob("*")} == {"..\\out", "c:", "c:/d"}
+    os.close(descriptor)
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:xz"])
@@ -135,6 +322,18 @@ def test_damaged_archive_is_refused_and_nothing_is_left(tmp_path: Path, folder: 
     source.write_bytes(data)
     with pytest.raises(GridtfError, match=r"cannot unpack .*x\.tar"):
         hold(source, folder)
+    assert left(folder) == []
+
+
+def test_archive_that_leads_back_to_an_earlier_member_is_damaged(tmp_path: Path, folder: Path) -> None:
+    member = tarfile.TarInfo("bad")
+    member.pax_headers = {"GNU.sparse.size": "0"}  # the size of the file that is made, not the one in the archive
+    packed = bytearray(member.tobuf(tarfile.PAX_FORMAT))
+    member.size = -len(packed)
+    packed[-512:] = member.tobuf(tarfile.GNU_FORMAT)
+    (tmp_path / "x.tar").write_bytes(tarfile.TarInfo("good").tobuf() + packed + bytes(1024))
+    with pytest.raises(GridtfError, match=r"cannot unpack .*: negative size"):
+        hold(tmp_path / "x.tar", folder)
     assert left(folder) == []
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import os
 import tarfile
@@ -139,3 +141,23 @@ def test_damaged_archive_is_told(tmp_path: Path) -> None:
     run.archive.write_bytes(run.archive.read_bytes()[:50])
     with pytest.raises(RunDirError, match="cannot read"), reduced.unpacked(run):
         pass
+
+
+@pytest.mark.parametrize("name", ["attempt-1/link/below", "attempt-1/../../out", "attempt-1/link"])
+def test_member_of_an_archive_is_not_written_through_a_link(tmp_path: Path, name: str) -> None:
+    run = element(tmp_path)
+    (run.path / "attempt-1" / "real").mkdir()
+    (run.path / "attempt-1" / "real" / "file").write_text("as it was")
+    (run.path / "attempt-1" / "link").symlink_to("real/file" if name.endswith("link") else "real")
+    reduced.reduce(run, {})
+    data = io.BytesIO(gzip.decompress(run.archive.read_bytes()))
+    with tarfile.open(fileobj=data, mode="a") as archive:
+        archive.addfile(tarfile.TarInfo(name))
+    run.archive.write_bytes(gzip.compress(data.getvalue()))
+    if name.endswith("link"):
+        with reduced.unpacked(run) as copy:
+            assert (copy.path / "attempt-1" / "real" / "file").read_text() == "as it was"
+            assert (copy.path / "attempt-1" / "link").read_text() == ""
+    else:
+        with pytest.raises(RunDirError, match=r"cannot read .*(another member|out of it)"), reduced.unpacked(run):
+            pass
