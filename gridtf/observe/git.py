@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
 _LEFT = 0.2  # seconds for the end of one that was killed
 # What a repository's configuration could have git run is turned off, but for filters such as that of Git LFS, without
-# which other files would differ; git refuses to work in a repository of another user. No lock is taken.
-_SAFE = ("--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+# which other files would differ; git refuses to work in a repository of another user, though not in a submodule. All of
+# this holds in submodules as well, but git diff would run more there to show what is changed in them. No lock is taken.
+_OFF = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "diff.submodule=short")
+_SAFE = ("--no-optional-locks", *(word for each in _OFF for word in ("-c", each)))
 
 
 def git(folder: Path, *words: str) -> subprocess.Popen[bytes] | None:
@@ -26,13 +28,15 @@ def git(folder: Path, *words: str) -> subprocess.Popen[bytes] | None:
     import subprocess
 
     environ = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}
+    # An older git does not know GIT_NO_LAZY_FETCH, but fetches nothing either without a protocol.
+    environ |= {"GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "", "LC_ALL": "C"}
     try:
         return subprocess.Popen(
             ["git", *_SAFE, "-C", str(folder), *words],  # noqa: S607
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**environ, "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C"},
+            env=environ,
         )
     except OSError:
         return None

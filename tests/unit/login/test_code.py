@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import stat
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from gridtf.jobspec.spec import JobSpec
 from gridtf.login import code, submission
 from gridtf.login.job import Job
 from gridtf.observe.codelines import code_lines, code_of
+from gridtf.report.codediff import _of_commits
 from tests.support.scheduler import FakeScheduler
 
 Patch = pytest.MonkeyPatch
@@ -119,6 +123,112 @@ def test_git_that_does_not_answer_delays_no_submission(program: str, repository:
     if program != "echo nonsense":
         assert record == {"folder": str(repository), "unknown": "git did not answer within 0.2 s, or refused to"}
         assert code_lines(record) == ["git did not answer within 0.2 s, or refused to"]
+
+
+@pytest.fixture
+def ran(tmp_path: Path) -> Callable[[], list[str]]:
+    """The programs of ``named`` that were run since it was last asked."""
+    (tmp_path / "ran").mkdir()
+
+    def take() -> list[str]:
+        found = sorted((tmp_path / "ran").iterdir())
+        for path in found:
+            path.unlink()
+        return [path.name for path in found]
+
+    return take
+
+
+def named(tmp_path: Path, repository: Path, of: str, *names: str) -> None:
+    """Let the configuration of a repository name a program for each of these."""
+    for name in names:
+        program = tmp_path / f"{of}-{name}"
+        program.write_text(f"#!/bin/sh\ntouch '{tmp_path}/ran/{program.name}'\necho\n")
+        program.chmod(0o755)
+        git(repository, "config", name, str(program))
+
+
+PROGRAMS = ("core.fsmonitor", "core.pager", "core.sshCommand", "core.askPass", "gpg.program", "credential.helper")
+DIFFS = ("diff.external", "diff.drv.command", "diff.drv.textconv")
+
+
+def test_configuration_of_a_repository_and_its_submodule_runs_no_program(
+    repository: Path, tmp_path: Path, ran: Callable[[], list[str]]
+) -> None:
+    inner = repository / "inner"
+    inner.mkdir()
+    git(inner, "init", "-q", "-b", "main")
+    for text in ("a = 1\n", "a = 2\n"):
+        (inner / "part.py").write_text(text)
+        git(inner, "add", ".")
+        git(inner, "commit", "-qm", text)
+    (repository / ".gitmodules").write_text('[submodule "inner"]\n\tpath = inner\n\turl = ./inner\n')
+    git(repository, "add", "inner", ".gitmodules")
+    git(repository, "commit", "-qm", "with inner")
+    git(inner, "checkout", "-q", "HEAD~")
+    git(repository, "add", "inner")
+    git(repository, "commit", "-qm", "other inner")
+    for folder, of in ((inner, "inner"), (repository, "outer")):
+        (folder / ".git/info").mkdir(exist_ok=True)
+        (folder / ".git/info/attributes").write_text("*.py diff=drv\n")
+        hooks = tmp_path / f"hooks-of-{of}"
+        hooks.mkdir()
+        for hook in ("post-index-change", "reference-transaction"):
+            (hooks / hook).write_text(f"#!/bin/sh\ntouch '{tmp_path}/ran/{hook}'\n")
+            (hooks / hook).chmod(0o755)
+        for name, value in (
+            *(("core.hooksPath", str(hooks)), ("status.submoduleSummary", "true"), ("submodule.recurse", "true")),
+            *(("diff.submodule", "diff"), ("log.showSignature", "true"), ("pager.diff", "true")),
+        ):
+            git(folder, "config", name, value)
+        named(tmp_path, folder, of, *PROGRAMS, *DIFFS)
+    (repository / "train.py").write_text("a = 2\n")
+    (inner / "part.py").write_text("a = 3\n")
+    git(repository, "status")
+    git(repository, "diff", "--no-ext-diff", "HEAD", "HEAD~", "--", "inner")
+    expected = {"inner-core.fsmonitor", "post-index-change", "outer-core.fsmonitor", "inner-diff.drv.command"}
+    assert expected <= {*ran()}
+    git(inner, "checkout", "-qf", "main")
+    (repository / "train.py").write_text("a = 4\n")
+    (inner / "part.py").write_text("a = 5\n")
+    ran()
+    commits = [git(repository, "rev-parse", name) for name in ("HEAD", "HEAD~")]
+    ran()
+    job, record = submitted()
+    assert ran() == []
+    assert (record["dirty"], record["diff"]) == (True, True)
+    diff, between = job.run.diff.read_text(), _of_commits([record], commits)
+    assert ran() == []
+    assert "+a = 4" in diff
+    assert f"+Subproject commit {git(inner, 'rev-parse', 'HEAD')}-dirty" in diff
+    assert "+Subproject commit " in (between or "")
+
+
+def test_object_that_is_missing_is_not_fetched_by_a_program_of_the_configuration(
+    repository: Path, tmp_path: Path, ran: Callable[[], list[str]], monkeypatch: Patch
+) -> None:
+    blob = git(repository, "rev-parse", "HEAD:train.py")
+    shutil.copytree(repository, tmp_path / "origin")
+    (repository / ".git/objects" / blob[:2] / blob[2:]).unlink()
+    (repository / "train.py").write_text("a = 2\n")
+    named(tmp_path, repository, "outer", "remote.origin.uploadpack")
+    values = {"remote.origin.url": str(tmp_path / "origin"), "remote.origin.promisor": "true"}
+    values |= {
+        "core.repositoryFormatVersion": "1",
+        "extensions.partialClone": "origin",
+        "protocol.file.allow": "always",
+    }
+    for name, value in values.items():
+        git(repository, "config", name, value)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "git").write_text(f'#!/bin/sh\nunset GIT_NO_LAZY_FETCH\nexec {shutil.which("git")} "$@"\n')  # before 2.45
+    (tools / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    _, record = submitted()
+    assert (record["dirty"], record["diff"], ran()) == (True, None, [])
+    subprocess.run(["git", "diff"], cwd=repository, capture_output=True, check=False)
+    assert ran() == ["outer-remote.origin.uploadpack"]
 
 
 def test_no_git_is_no_error(repository: Path, monkeypatch: Patch) -> None:
