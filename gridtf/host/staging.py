@@ -203,7 +203,7 @@ def _make(source: Path, name: str, place: Path, *, archive: bool, told: _Told) -
         target, room = part / name, shutil.disk_usage(part).free
         if source.is_dir() or not archive:
             _need_room(source, told.total, room, place.parent)
-            _copy(source, target, told)
+            (_copy_folder if source.is_dir() else _copy_file)(source, target, told)
         else:
             target.mkdir(0o700)
             with _Counted(source, told) as file:
@@ -256,22 +256,27 @@ class _Counted(io.FileIO):
         return count
 
 
-def _copy(source: Path, target: Path, told: _Told) -> None:
-    """Copy a file, or a folder with its links as they are; a job cannot change the files for another one."""
-    if not source.is_dir():
-        with _Counted(source, told) as given, target.open("xb") as made:
-            shutil.copyfileobj(given, made, _AT_ONCE)
-            os.fchmod(made.fileno(), os.fstat(given.fileno()).st_mode & 0o555 | 0o400)
-        return
+def _copy_file(source: Path, target: Path, told: _Told) -> None:
+    """Copy a file; a job cannot change it for another one."""
+    with _Counted(source, told) as given, target.open("xb") as made:
+        shutil.copyfileobj(given, made, _AT_ONCE)
+        os.fchmod(made.fileno(), os.fstat(given.fileno()).st_mode & 0o555 | 0o400)
+
+
+def _copy_folder(source: Path, target: Path, told: _Told) -> None:
+    """Copy a folder; its links as they are, and last: who changes it meanwhile has nothing written through one."""
     target.mkdir(0o700)
+    links: dict[Path, Path] = {}
     for path, status in _entries(source):
         own = target / path.relative_to(source)
         if stat.S_ISLNK(status.st_mode):
-            own.symlink_to(path.readlink())
+            links[own] = path.readlink()
         elif stat.S_ISDIR(status.st_mode):
             own.mkdir(0o700)
         else:
-            _copy(path, own, told)
+            _copy_file(path, own, told)
+    for own, text in links.items():
+        own.symlink_to(text)
 
 
 class _Member(tarfile.TarInfo):

@@ -13,7 +13,7 @@ import sys
 import tarfile
 import zipfile
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -364,6 +364,33 @@ def test_other_files_are_refused(tmp_path: Path, folder: Path) -> None:
         made.bind(str(source / "s"))
         with pytest.raises(GridtfError, match="data/s is neither a file nor a folder"):
             hold(source, folder)
+
+
+def test_folder_that_is_changed_meanwhile_leads_nothing_out(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link becomes a folder between the look at it and the look into it."""
+    source, home = tmp_path / "data", tmp_path / "home"
+    source.mkdir()
+    home.mkdir()
+    (source / "a").symlink_to(home)
+    entries, calls = staging._entries, []
+
+    def changing(place: Path) -> Iterator[tuple[Path, os.stat_result]]:
+        calls.append(place)
+        for path, status in entries(place):
+            yield path, status
+            if path.name == "a" and len(calls) == 2:
+                path.unlink()
+                path.mkdir()
+                (path / "new").write_text("bob's")
+
+    monkeypatch.setattr(staging, "_entries", changing)
+    with contextlib.suppress(GridtfError):
+        hold(source, folder)
+    assert len(calls) == 2
+    assert [*home.iterdir()] == []
+    assert left(folder) == []
 
 
 def test_full_disk_in_the_middle_leaves_nothing(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
