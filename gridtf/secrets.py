@@ -4,45 +4,72 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 MASK = "••••••"
 # A value of a secret variable that is masked wherever it occurs: no ordinary word, such as SORT_KEY=worker.
 _UNIQUE = re.compile(r"(?![a-z]{1,15}$).{6,}", re.DOTALL)
-# Names of secrets; not TOKENIZER, AUTHOR, KEYBOARD, KeyError, forward_pass.
+# Names of secrets; not TOKENIZER, AUTHOR, KEYBOARD, KeyError, forward_pass, bypass, pass_rate, the outcome "PASS: x".
 _SECRETS = (
-    r"(?:KEY(?!BOARD|ERROR|WORD)|TOKEN(?!I[ZS])|SECRET|PASSW(?:OR)?D|PASSPHRASE|CREDENTIAL|AUTH(?!ORS?(?![A-Z]))"
-    r"|(?<!WARD)[._-](?:PASS|PWD)(?![A-Z]))"
+    r"(?=[KTSPCA._-])(?:KEY(?!BOARD|ERROR|WORD)|TOKEN(?!I[ZS])|SECRET|PASS(?:W(?:OR)?D|PHRASE|CODE)|CREDENTIAL"
+    r"|AUTH(?!ORS?(?![A-Z]))|(?<!WARD)[._-](?:PASS|PWD)(?![A-Z])"
+    r"|(?:(?<![A-Z._])(?<!WARD-)|(?<=SSH)|(?<=PG)|(?<=DB)|(?<=SQL)|(?<=USER)|(?<=ROOT))"
+    r"(?:PASS(?!:)|(?<!\w )(?-i:pass)|PWD)(?![\w.-]))"
 )
 _NAME = re.compile(_SECRETS, re.IGNORECASE)
-_PASSWORD = re.compile(r"PASS[WP]", re.IGNORECASE)  # not first_pass=3
+_PASSWORD = re.compile(r"PASS[WPC]", re.IGNORECASE)  # not first_pass=3
+# A value in quotes, with a backslash more at each level of JSON in JSON: \"…\", then \\\"…\\\"; and nothing more.
+_END = r"(?=(?:\\*[\"'])?(?:[\s,;|&})\]]|\\n|$))"
+_QUOTED = rf"""(?P<quote>\\*["'])(?P<inner>(?:(?!(?<!\\)(?P=quote)).)*)(?P=quote){_END}"""
 # A word of a shell, of JSON or of TOML: its parts may be quoted.
-_WORD = r"""(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^\s'"\\;|&])+"""
+_WORD = rf"""(?P<value>{_QUOTED}|(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^\s'"\\;|&])+)"""
+_EQUALS = r"(?:\\*[\"'])?\]?[ \t]*[=:][ \t]*(?!=|\[?\s*\{\s*\\*[\"'])"  # no table follows, of which a key may be secret
 _REST = r"[\w.-]{0,99}"  # of a name; without a limit, a long word would take the square of its length
-_FULL = rf"(?<![\w.-]){_REST}{_SECRETS}{_REST}"
-_ASSIGNED = re.compile(rf"(?P<name>{_FULL})(?P<between>[\"']?[ \t]*[=:][ \t]*(?!=))(?P<value>{_WORD})", re.IGNORECASE)
-# an option and its value, as words of a shell, or of a list in JSON
+_FULL = rf"{_REST}{_SECRETS}{_REST}"
+_ASSIGNED = re.compile(rf"(?i)(?P<name>(?<![\w.-]){_FULL})(?P<between>{_EQUALS}){_WORD}")
+# an option and its value, as words of a shell, or of a list in JSON; and what sets a variable
 _OPTION = re.compile(
-    rf"(?P<name>(?<![\w.-])--{_REST}{_SECRETS}{_REST})(?P<between>[ \t]+|[\"'],\s*)(?P<value>(?![\"']?-){_WORD})",
+    r"(?P<name>(?=[-SPEC])(?:(?<![\w.-])--|\b(?:setenv|putenv|setdefault|(?-i:ENV)|config(?:ure)? set)[ \t(]+[\"']?)"
+    rf"{_FULL})(?P<between>[ \t]+|\\*[\"'],\s*)(?!\\*[\"']?-){_WORD}",
     re.IGNORECASE,
 )
 _OPTION_ALONE = re.compile(rf"--?[\w.-]*{_SECRETS}[\w.-]*", re.IGNORECASE)
 # What cannot be a secret: numbers of a few digits, such as the size of a key, and references to variables.
-_HARMLESS = re.compile(r"true|false|none|null|-?\d{0,4}(?:\.\d*)?|\$\{?\w+\}?", re.IGNORECASE)
+_HARMLESS = re.compile(r"true|false|none|null|-?\d{0,4}(?:\.\d*)?%?|\$\{?\w+\}?", re.IGNORECASE)
 _OFTEN = ("key", "token", "secret", "pass", "pwd", "credential", "auth")  # a text without them has no such name
+# What keys of services begin with.
+_SERVICES = """ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- gldt- glrt- hf_ npm_ pypi- dckr_pat_ sk- sk_live_ sk_test_
+rk_live_ rk_test_ gsk_ xox xapp- AIza ya29. GOCSPX- SG. hvs. nvapi- dapi dop_v1_"""
+_GAP = r"\b(?:(?!&&)[^\n;|]|\\\n){0,200}?[ \t]"  # between a command and its option
+_VALUE = r"('[^'\n]*'|\"[^\"\n]*\"|[^\s'\";|&]+)"
+_BEGUN = r"(?:(?<![\w+/=\\-])|(?<=\\n))"  # where a line of base64 may begin, also in a text in quotes
+_MIXED = r"(?=[a-z\d+/]{0,69}[A-Z])(?=[A-Z\d+/]{0,69}[a-z])"  # no checksum, no word
+_LAST = rf"{_BEGUN}(?=(?:[\w+/=]+(?:\s|\\+[nr])+){{1,2}}-----END [A-Z ]*PRIVATE)"
+_KEY = re.compile(rf"(?:-----BEGIN [A-Z ]*PRIVATE KEY[A-Z ]*-----|{_LAST})((?s:.*?))(?:-----END|\Z)")
 # What is a secret by its form, in a group: the password of a URL, and what services call their keys. In front of each
 # is what such a text contains, which is found much faster.
 _FORMS = tuple(
-    (parts.split(), re.compile(form, re.DOTALL))
+    (parts.split() or [""], re.compile(form))
     for parts, form in (
-        ("://", r"(?<=://)[^\s/:@'\"]*:([^\s/'\"]+)(?=@)"),
+        ("://", r"(?<=://)(?:[^\s/:@'\"]*:|(?=\D{0,40}\d)(?=[^\s/:@'\"]{20}))([^\s/'\"]+)(?=@(?!sha256:))"),
         ("AKIA ASIA", r"\b((?:AKIA|ASIA)[0-9A-Z]{16})\b"),
-        ("gh hf_ glpat sk- xox AIza", r"\b((?:gh[pousr]_|github_pat_|hf_|glpat-|sk-|xox[abprs]-|AIza)[\w-]{16,})"),
+        (_SERVICES, rf"\b((?:{'|'.join(_SERVICES.split())})(?=[a-z_-]{{0,40}}[A-Z\d])[\w-]{{16,}}(?:\.[\w-]{{16,}})?)"),
+        (":AA", r"\d{8,10}:(AA[\w-]{30,})"),
+        ("slack webhook", r"(?:hooks\.slack\.com/\w+|/webhook(?:s|b2))/(?=\D{0,9}\d)([\w/@-]{16,})"),
         ("eyJ", r"\b(eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"),
-        ("earer asic", r"\b[Bb](?:earer|asic)[ \t]+([\w.~+/=-]{8,})"),
-        ("uthorization", r"\b[Aa]uthorization[\"']?[ \t]*[=:][ \t]*[\"']?[\w-]+[ \t]+([^\s\"']{8,})"),
-        ("PRIVATE", r"-----BEGIN [A-Z ]*PRIVATE KEY-----(.*?)(?:-----END|\Z)"),
+        ("earer asic", r"\b[Bb](?:earer|asic)[ \t]+(?=[a-z.-]{0,40}[A-Z\d_~+/=])([\w.~+/=-]{8,})"),
+        ("uthorization", r"\b[Aa]uthorization[\\\"']*[ \t]*[=:][ \t]*[\\\"']*[\w-]+[ \t]+([^\s\\\"']{8,})"),
+        ("ookie", r"(?:\b[Cc]ookie[\\\"']*:[ \t]*|--cookie[ =])[\\\"']*([^\s=]+=[^\n\\\"']+)"),
+        ("sig= ignature=", r"(?i:[?&][\w-]{0,30}sig(?:nature)?=)([^\s&\\'\"]{16,})"),
+        ("$apr1$ $argon2 $2 $5$ $6$ $y$", r"(\$(?:apr1|argon2\w*|2[aby]|[56y])\$(?:[\w./=,+-]{1,60}\$)+[\w./+]{16,})"),
+        ("curl", rf"\bcurl{_GAP}(?:-[uU]|--(?:proxy-)?user)[ \t=]*[\"']?(?!\d+:\d+\b)[^\s:\"']+:(?!\$)([^\s\"']+)"),
+        ("sshpass mysql login redis", rf"(?:sshpass|mysql|docker login|redis-cli){_GAP}-[ap][ \t]*(?!\d+\b){_VALUE}"),
+        ("wandb", rf"\bwandb login{_GAP}(\w{{32,}})"),
+        ("password pass:", r"(?:(?:machine\s+\S+|default)\s+login\s+\S+\s+password\s+|-pass\w* pass:)([^\s\\\"']+)"),
+        (":543 *:", r"[\w*]:(?:543\d|\*):[^\s:]+:[^\s:]+:([^\s\\\"']+)"),
+        ("PRIVATE", _KEY),
+        ("", rf"{_BEGUN}{_MIXED}([A-Za-z\d+/]{{64}}(?:[A-Za-z\d+/]{{6}})?)(?![\w+/=-])"),  # a line of a key
     )
 )
 
@@ -66,13 +93,13 @@ class Masker:
         if self._known:
             text = self._known.sub(MASK, text)
         for parts, form in _FORMS:
-            if any(part in text for part in parts):
+            if any(map(text.__contains__, parts)):
                 text = form.sub(_without_group, text)
         if not any(map(text.casefold().__contains__, _OFTEN)):
             return text
         return _OPTION.sub(_without_value, _ASSIGNED.sub(_without_value, text))
 
-    def words(self, words: Iterable[str]) -> list[str]:
+    def words(self, words: Sequence[str]) -> list[str]:
         """The words of a command line, masked; also the word after an option such as ``--token``."""
         return [*self._words(words)]
 
@@ -92,18 +119,20 @@ class Masker:
             return self.words(value) if texts else [self.value(name, item) for item in value]
         return self.text(value) if isinstance(value, str) else value
 
-    def _words(self, words: Iterable[str]) -> Iterator[str]:
+    def _words(self, words: Sequence[str]) -> Iterator[str]:
+        text = "\n".join(words)  # the lines of a log may have a key
+        key = {line for part in _KEY.findall(text) for line in part.split("\n") if line} if "PRIVATE" in text else ()
         after = ""
         for word in words:
-            yield MASK if after and not word.startswith("-") and secret(after, word) else self.text(word)
+            masked = after and not word.startswith("-") and secret(after, word)
+            yield MASK if masked or word in key else self.text(word)
             after = word if _OPTION_ALONE.fullmatch(word) else ""
 
 
 def given(text: str) -> Iterator[dict[str, str]]:
     """The secrets that a text gives by name, such as a script by ``export API_KEY=…``: tables for a Masker."""
     for match in (*_ASSIGNED.finditer(text), *_OPTION.finditer(text)):
-        quotes = match["value"][0] if match["value"][0] in "'\"" else "'\""
-        value = re.split(f"[{quotes}]", match["value"].lstrip(quotes))[0]  # in JSON, more follows
+        value = match["inner"] or re.split(r"\\*[\"']", match["value"].lstrip("'\""))[0]  # in JSON, more follows
         if secret(match["name"], value):
             yield {match["name"]: value}
 
@@ -117,7 +146,8 @@ def secret(name: str, value: Any) -> bool:
     """
     if isinstance(value, Mapping | list | tuple) or value is None or not _NAME.search(name):
         return False
-    return bool(_PASSWORD.search(name)) or not _HARMLESS.fullmatch(str(value))
+    folder = "pwd" in name.casefold() and str(value).startswith("/")
+    return bool(_PASSWORD.search(name)) or not (folder or _HARMLESS.fullmatch(str(value)))
 
 
 def _forms(value: str) -> tuple[str, ...]:
@@ -127,10 +157,9 @@ def _forms(value: str) -> tuple[str, ...]:
 
 
 def _without_value(match: re.Match[str]) -> str:
-    value = match["value"]
-    quote = value[0] if value[0] in "'\"" and value[-1] == value[0] else ""
-    if not secret(match["name"], value.strip("'\"")):
+    if not secret(match["name"], match["value"].strip("\\'\",;)]}")):
         return match[0]
+    quote = match["quote"] or ""
     return f"{match['name']}{match['between']}{quote}{MASK}{quote}"
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import html
 import io
 import json
 import os
@@ -11,7 +14,7 @@ from typing import BinaryIO
 
 import pytest
 
-from gridtf.report import bundle
+from gridtf.report import bundle, page
 from gridtf.run.rundir import RunDir, open_plain, write_record
 from gridtf.secrets import MASK
 from tests.support import recordedruns
@@ -68,6 +71,28 @@ def test_no_secret_is_in_any_file(tmp_path: Path) -> None:
     assert json.loads(texts["job.json"])["spec"]["env"]["WANDB_API_KEY"] == MASK
     assert json.loads(texts["attempt-1/plan.json"])["tasks"][0]["type"] == "worker"
     assert len(texts["attempt-1/events.jsonl"].splitlines()) == len(events.splitlines()) + 2
+
+
+@pytest.mark.parametrize("first", [0, 1, 4])
+def test_no_json_in_json_and_no_line_of_a_private_key_is_in_report_or_archive(first: int, tmp_path: Path) -> None:
+    run = recordedruns.make(tmp_path / "digits", minutes=1, state="FAILED")
+    spec = {"env": {"CONFIG": json.dumps({"db": {"user": "ann", "password": "hunter11 secret"}})}}
+    run.script.write_text(f"#!/bin/bash\nexport GRIDTF_SPEC='{json.dumps(spec)}'\n")
+    words = json.dumps(json.dumps({"db": json.dumps({"password": "hunter12 secret"})}))
+    run.script.write_text(f"{run.script.read_text()}export SETTINGS={words}\nexport SSHPASS=hunter13-secret\n")
+    body = base64.b64encode(b"".join(hashlib.sha512(bytes([number])).digest() for number in range(5))).decode()
+    lines = [body[start : start + 64] for start in range(0, len(body), 64)]
+    tail = ["-----BEGIN RSA PRIVATE KEY-----", *lines, "-----END RSA PRIVATE KEY-----", "ValueError: no such host"]
+    verdict = json.loads(run.attempt(1).verdict.read_text())
+    verdict["cause"]["tail"] = tail[first:]
+    write_record(run.attempt(1).verdict, verdict)
+    texts = {**unpacked(run), "page": html.unescape(page.of_job(run, NOW))}
+    hidden = (*lines, "hunter11", "hunter12", "hunter13")
+    assert [(name, secret) for name, text in texts.items() for secret in hidden if secret in text] == []
+    for name in ("job.sh", "attempt-1/verdict.json", "page"):
+        assert MASK in texts[name], name
+    assert "ValueError: no such host" in texts["page"]
+    assert json.loads(texts["attempt-1/verdict.json"])["cause"]["tail"][-1] == "ValueError: no such host"
 
 
 def test_every_file_is_held_or_named_as_left_out(tmp_path: Path) -> None:
