@@ -7,9 +7,11 @@ may use a host. Each measure yields names of values, values, and what only hosts
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
 import os
+import select
 import socket
 import sys
 import tempfile
@@ -30,6 +32,7 @@ _BLOCK = 1 << 18  # bytes that are read, sent or received at once
 _PINGS = 100
 _STREAM = 0.3  # seconds for which a host sends to another one
 _PATIENCE = 4.0  # seconds to wait for another host
+_MOST_WAITING = 100  # connections, of which one must be the other host's
 _LONGEST_WHY = 200  # characters
 
 
@@ -137,14 +140,27 @@ def _speed(size: int, begin: float) -> float:
 
 
 def _accepted(listener: socket.socket, token: bytes) -> socket.socket:
-    """The connection of the host that knows the token."""
-    listener.settimeout(_PATIENCE)
-    while True:
-        other = listener.accept()[0]
-        other.settimeout(_PATIENCE)
-        if hmac.compare_digest(other.recv(len(token)), token):
-            return other
-        other.close()
+    """The connection of the host that knows the token, whoever else connects: users of this host, port scanners."""
+    end, waiting = time.monotonic() + _PATIENCE, [listener]
+    listener.setblocking(False)
+    try:
+        while (left := end - time.monotonic()) > 0:
+            for one in select.select(waiting, [], [], left)[0]:
+                with contextlib.suppress(OSError):  # it was reset
+                    if one is listener:
+                        waiting.append(listener.accept()[0])
+                        waiting[-1].settimeout(_PATIENCE)
+                    elif hmac.compare_digest(one.recv(len(token)), token):
+                        return waiting.pop(waiting.index(one))
+                if one is not listener:
+                    waiting.remove(one)
+                    one.close()
+            while len(waiting) > _MOST_WAITING:
+                waiting.pop(1).close()
+        raise TimeoutError("the other host has not connected")
+    finally:
+        for other in waiting[1:]:
+            other.close()
 
 
 def _send_all(other: socket.socket) -> None:
@@ -158,6 +174,8 @@ def _receive_all(other: socket.socket) -> float:
     """How much comes, in MB/s."""
     space = bytearray(_BLOCK)
     total, begin = other.recv_into(space), time.monotonic()
+    if not total:
+        raise ConnectionError("the other host has ended the connection")
     while size := other.recv_into(space):
         total += size
     return _speed(total, begin)

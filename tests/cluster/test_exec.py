@@ -12,6 +12,7 @@ from tests.support.clusterfaults import GRIDTF_ENVIRON, begun, no_process_left, 
 from tests.support.clusterjobs import GRIDTF, ClusterJob, gridtf
 from tests.support.packages import need_program
 from tests.support.terminals import Terminal
+from tests.support.traps import ISOLATED, Traps
 
 
 def beside(job: ClusterJob, task: str, *command: str, check: bool = True) -> tuple[int, str, str]:
@@ -117,6 +118,12 @@ def test_connection_goes_through_srun_where_a_firewall_lets_no_other_through(slu
         done = subprocess.run(argv, input=data, env=slurm.environ(), capture_output=True, timeout=180, check=False)
         assert (done.returncode, done.stderr.decode()) == (5, f"{host} 1\n")
         assert done.stdout == data
+        # what copies there is a Python, in the current folder of the user
+        traps = Traps(slurm.home() / "detour", slurm.home() / "ran", slurm.seen(slurm.home() / "ran"))
+        for user in ("alice", "root"):
+            words = (*ISOLATED, "exec", job.seen_as, "worker:1", "--", "hostname")
+            done = slurm.run("login", *words, user=user, cwd=slurm.seen(traps.folder), check=False)
+            assert (done.stdout, done.stderr, traps.ran) == (f"{host}\n", "", [])
         with terminal_on(slurm, job, "worker:1") as terminal:
             terminal.type("echo at $(hostname); stty size\r")
             terminal.until(f"at {host}\r\n33 99")

@@ -196,8 +196,9 @@ def test_python3_without_a_gridtf_command(bash: Bash, tmp_path: Path) -> None:
 def test_folder_called_gridtf_is_not_imported(bash: Bash, tmp_path: Path) -> None:
     (tmp_path / "gridtf").mkdir()  # which Python would import as an empty package
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
-    (tmp_path / "bin" / "python3").chmod(0o755)
+    python = Path(sys.executable).resolve()  # in an environment without any package
+    (tmp_path / "pyvenv.cfg").write_text(f"home = {python.parent}\n")
+    (tmp_path / "bin" / "python3").symlink_to(python)
     code, _, errors = ended(bash(FOUND, python=None, PATH=f"{tmp_path / 'bin'}:{TOOLS}", PYTHONPATH=""))
     assert code == 1
     assert "no Python with gridtf on host" in errors

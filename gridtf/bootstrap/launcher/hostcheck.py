@@ -106,11 +106,9 @@ class HostCheck:
             peer = [self._hosts.reports.published[serving]["address"], ports[serving]]
             orders |= {serving: {**order, "peer": None}, asking: {**order, "peer": peer}}
         answers = {host: answer["values"] for host, answer in self._ask(orders, "in pairs").items()}
-        return {
-            pair: {**end, "bandwidth": min(end.get("bandwidth", 0.0), answers[pair[0]].get("bandwidth", 0.0))}
-            for pair in pairs
-            if pair[0] in answers and (end := answers.get(pair[1])) is not None
-        }
+        ways = {pair: [answers.get(host, {}).get("bandwidth") for host in pair] for pair in pairs}
+        # where an end has not measured it, as when other programs connect to the host, it is not known: it is not 0
+        return {pair: {**answers[pair[1]], "bandwidth": min(ends)} for pair, ends in ways.items() if None not in ends}
 
     def _ask(self, orders: Mapping[str, Record], how: str) -> dict[str, Record]:
         """Have hosts measure at the same time. Returns host -> its answer; a host that gives none hangs.

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
+import struct
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,7 @@ import pytest
 
 from gridtf.bootstrap.agent.hostcheck import PROGRAM
 from gridtf.bootstrap.judge.hostcheck import MEASURES, rounds, suspects, take_best
+from gridtf.hook import hostcheck
 
 WELL = {
     "gpu:0": 60.0,
@@ -149,6 +154,72 @@ def test_program_measures_without_any_package_and_says_what_it_could_not(tmp_pat
     assert not list(tmp_path.iterdir())
 
 
+def reset(stranger: socket.socket) -> None:
+    stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    stranger.close()
+
+
+STRANGERS: dict[str, Callable[[socket.socket], None]] = {
+    "says nothing": lambda stranger: None,
+    "has left": socket.socket.close,
+    "has reset": reset,
+    "speaks HTTP": lambda stranger: stranger.sendall(b"GET / HTTP/1.0\r\n\r\n" + bytes(100)),
+    "says a byte": lambda stranger: stranger.sendall(b"a"),
+}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("number", [1, 150])
+@pytest.mark.parametrize("what", STRANGERS)
+def test_strangers_do_not_keep_two_hosts_from_each_other(what: str, number: int, when: str) -> None:
+    """Any user of the hosts may connect to their ports, and so may a port scanner of the site."""
+    with contextlib.ExitStack() as closing:
+        listener = closing.enter_context(socket.create_server(("127.0.0.1", 0)))
+        place = listener.getsockname()
+
+        def disturb() -> None:
+            for _ in range(number if when == "before" else 1):
+                stranger = closing.enter_context(socket.create_connection(place))
+                STRANGERS[what](stranger)
+
+        found: dict[str, float] = {}
+        serving = threading.Thread(target=lambda: found.update(measured(None, listener)))
+        if when == "before" and number < 100:  # as many as wait in the kernel
+            disturb()
+        serving.start()
+        disturb()
+        asked = measured([*place], listener)
+        serving.join()
+    assert asked.keys() == {"round_trips", "bandwidth"}
+    assert found["bandwidth"] > 0
+
+
+def measured(peer: list[object] | None, listener: socket.socket) -> dict[str, float]:
+    return {name: value for name, value, _ in hostcheck._pair({"token": "a" * 64, "peer": peer}, listener)}
+
+
+def test_other_host_that_ends_at_once_gives_no_measurement() -> None:
+    """Not one of 0 MB/s, by which a good host would be far from the others."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def leave() -> None:
+            other = listener.accept()[0]
+            other.recv(1000)
+            for _ in range(100):
+                other.sendall(b"x")
+                other.recv(1)
+            other.shutdown(socket.SHUT_WR)
+            while other.recv(1 << 20):
+                pass
+            other.close()
+
+        leaving = threading.Thread(target=leave)
+        leaving.start()
+        with pytest.raises(ConnectionError, match="the other host has ended the connection"):
+            measured([*listener.getsockname()], listener)
+        leaving.join()
+
+
 def test_program_measures_the_way_between_two_hosts_of_the_same_token() -> None:
     command = [sys.executable, "-S", str(PROGRAM)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
@@ -177,8 +248,6 @@ def test_program_measures_the_way_between_two_hosts_of_the_same_token() -> None:
 
 def test_a_round_trip_begins_before_the_byte_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not after that, when the answer may be there already: here all of the time passes while it is sent."""
-    from gridtf.hook import hostcheck
-
     clock = [0.0]
 
     class Other(contextlib.nullcontext[Any]):

@@ -30,12 +30,14 @@ class Checked(Attempt):
     """An attempt whose hosts answer two seconds after they were asked.
 
     orders: host -> what it was told. values: host -> returns what it measures the next time; None: nothing ever.
+    lacks: host -> what it cannot measure.
     """
 
     def __init__(self, folder: Path, hosts: tuple[str, ...] = HOSTS, exclusive: bool = True, **spec: Any) -> None:
         super().__init__(folder, hosts, check="quick", tasks_per_node=1, **spec)
         self.orders: dict[str, list[Record]] = {host: [] for host in hosts}
         self.values: dict[str, Callable[[], dict[str, float] | None]] = {}
+        self.lacks: dict[str, set[str]] = {}
         self.system.environ["XDG_STATE_HOME"] = str(folder / "state")
         self.cluster.is_exclusive = lambda request: exclusive  # type: ignore[method-assign]
         vars(self.cluster.scheduler.login)["cluster"] = lambda environ: "slurm:c"
@@ -54,6 +56,7 @@ class Checked(Attempt):
                 names = order["measures"]
                 said = {name: value for name, value in known.items() if _of(name, names)}
                 said |= {name: value for name, value in (more or {}).items() if _of(name, names)}
+                said = {name: value for name, value in said.items() if name not in self.lacks.get(host, ())}
                 time = self.system.wall + self.skew[host]
                 about = {"number": order["number"], "alike": {}, "missing": {}, "port": 4000, "time": time}
                 if more is not None:
@@ -146,6 +149,18 @@ def test_slow_link_is_measured_again_in_pairs_and_its_other_ends_are_innocent(tm
     assert "h0" not in verdict["reason"]
     assert "next" not in verdict, "it is not restarted"
     assert len(attempt.run.attempts()) == 1
+
+
+def test_way_that_one_end_has_not_measured_is_not_known(tmp_path: Path) -> None:
+    """Another program may have disturbed it: it is not one of 0 MB/s, and the host is not bad."""
+    attempt = Checked(tmp_path, on_bad_host="end")
+    attempt.lacks["h1"] = {"bandwidth"}
+    _, verdict = attempt.launch()
+    assert verdict["state"] == "COMPLETED"
+    assert not attempt.found["bad"]
+    assert "bandwidth" not in attempt.found["values"]["h1"]
+    assert attempt.found["values"]["h3"]["bandwidth"] == 900.0
+    assert not attempt.events("notice")
 
 
 @pytest.mark.parametrize("when", [0, 1])

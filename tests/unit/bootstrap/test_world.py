@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -60,18 +60,19 @@ class Host:
 
     def __init__(self, folder: Path, **values: Any) -> None:
         plan = task_plan(folder / "run", hosts(0, slots=2), tasks={"worker": {"count": 2}}, mpi="mpirun", **values)
-        request, own = plan.request.replace(mpi="mpirun"), re.sub(r"\W", "", str(folder))
-        self.plan = plan.replace(request=request, nonce=own, cwd=folder)
+        request = plan.request.replace(mpi="mpirun")
+        self.plan = plan.replace(request=request, cwd=folder, key=os.urandom(32).hex())
         self.system = System()
         self.state = HostState("h0", self.system)
         self.talk = Talk(self.state, self.system)
         about = self.state, self.talk, self.system
         cluster = Rendezvous("{}", "127.0.0.1", 1)
-        self.world = World(self.plan, schedulers.get("local"), {"HOME": "/of/the/agent"}, cluster, *about)
+        ranks = world.opened(self.plan, "h0")
+        self.world = World(self.plan, schedulers.get("local"), {"HOME": "/of/the/agent"}, cluster, ranks, *about)
         self.begun: list[subprocess.Popen[str]] = []
 
     def begin(self, *words: str, passed: Sequence[int] = (), **variables: str) -> subprocess.Popen[str]:
-        argv = [sys.executable, "-I", "-S", mpishim.__file__, self.plan.nonce, *words]
+        argv = [sys.executable, "-I", "-S", mpishim.__file__, world._address(self.plan), *words]
         process = subprocess.Popen(argv, env=variables, pass_fds=passed, stderr=subprocess.PIPE, text=True)
         self.begun.append(process)
         return process
@@ -201,9 +202,23 @@ def test_rank_that_runs_on_without_its_process_ends_the_job(
         host.until(lambda: False)
 
 
+def test_others_who_know_the_attempt_cannot_take_the_socket_of_the_ranks(tmp_path: Path) -> None:
+    """They read its nonce in state/launcher.json."""
+    plan = task_plan(tmp_path / "run", hosts(0)).replace(key=os.urandom(32).hex())
+    with socket.socket(socket.AF_UNIX) as taken, world.opened(plan, "h0") as ranks:
+        taken.bind(f"\0gridtf-{plan.nonce}")
+        public = {name: text for name, text in plan.to_record().items() if name != "key"}
+        assert ranks.getsockname().decode().removeprefix("\0gridtf-") not in str(public)
+        assert world._address(plan) != world._address(plan.replace(key=os.urandom(32).hex()))
+        with pytest.raises(GridtfError, match="host h0: no socket for the ranks of MPI can be opened: Address already"):
+            world.opened(plan, "h0")
+
+
 def test_process_that_is_killed_before_it_has_spoken_is_forgotten(host: Host) -> None:
-    code = "import socket, sys; link = socket.socket(socket.AF_UNIX); link.connect(sys.argv[1]); link.send(b'x')"
-    subprocess.run([sys.executable, "-c", code, f"\0gridtf-{host.plan.nonce}"[1:]], check=False)
+    code = (
+        "import socket, sys; link = socket.socket(socket.AF_UNIX); link.connect('\\0' + sys.argv[1]); link.send(b'x')"
+    )
+    subprocess.run([sys.executable, "-c", code, world._address(host.plan)], check=False)
     for rank in "01":
         host.begin("rank", PMI_RANK=rank)
     assert set(host.world.form()) == {"worker:0", "worker:1"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,7 +29,7 @@ HOROVOD = "Horovod libmpi.so.40"
 def host(folder: Path, **programs: str) -> dict[str, str]:
     """The environment of a host that has these programs; each prints a text."""
     for name, text in programs.items():
-        (folder / name).write_text(f"#!/bin/sh\ncat <<'END'\n{text}\nEND\n")
+        (folder / name).write_text(f"#!/bin/sh\nprintf '%s\\n' {shlex.quote(text)}\n")
         (folder / name).chmod(0o755)
     return {"PATH": f"{folder}:/bin"}
 
