@@ -17,9 +17,12 @@ if [ -z "${BASH_VERSION:-}" ]; then
     return 1 2>/dev/null || exit 1
 fi
 
-# The working folder stays off sys.path: gridtf must not import a random.py or logging.py of the user's.
-_gridtf_path='import sys
-sys.path[:] = [folder for folder in sys.path if folder]'
+# Python is started isolated, and without site: others may write in the working folder, which is also meant by an empty or
+# relative entry of PYTHONPATH. The others come after the standard library, so that a logging.py there does no harm.
+_gridtf_path='import os, site, sys
+sys.path += [folder for folder in os.environ.get("PYTHONPATH", "").split(":") if folder.startswith("/")]
+site.ENABLE_USER_SITE = "PYTHONNOUSERSITE" not in os.environ
+site.main()'
 # Runs gridtf.bootstrap with as little start-up as possible; once more after a pause, where its files are just being replaced.
 _gridtf_code="import gc
 gc.disable() # until all modules are loaded
@@ -27,7 +30,7 @@ $_gridtf_path
 try:
     from gridtf.bootstrap.main import main
 except ImportError:
-    import os, time
+    import time
     if 'GRIDTF_STARTED_AGAIN' in os.environ:
         raise
     os.environ['GRIDTF_STARTED_AGAIN'] = '1'
@@ -48,7 +51,8 @@ _gridtf_find() {
     fi
     pythons+=("$(type -P python3 || true)")
     for python in "${pythons[@]}"; do
-        if [[ $python == /*python* ]] && "$python" -c "$_gridtf_path; import gridtf.errors" 2>/dev/null; then
+        if [[ $python == /*python* ]] && "$python" -I -S -c "$_gridtf_path
+import gridtf.errors" 2>/dev/null; then
             export GRIDTF_PYTHON=$python
             return 0
         fi
@@ -61,13 +65,13 @@ _gridtf_find() {
 # gridtf_exec: become the launcher of a rendered script, so that the scheduler's signals reach it.
 gridtf_exec() {
     _gridtf_find || return 1
-    exec "$GRIDTF_PYTHON" -c "$_gridtf_code" exec
+    exec "$GRIDTF_PYTHON" -I -S -c "$_gridtf_code" exec
 }
 
 # gridtf_may_start: false where the jobs that a rendered script starts after have ended so that it can never start.
 gridtf_may_start() {
     local code=0
-    "$GRIDTF_PYTHON" -c "$_gridtf_code" after || code=$?
+    "$GRIDTF_PYTHON" -I -S -c "$_gridtf_code" after || code=$?
     [ "$code" != 75 ]
 }
 
@@ -80,7 +84,7 @@ gridtf_run() {
     traps=$(trap -p "${signals[@]}")
     trap 'stopped=1; [ -z "$launcher" ] || kill -TERM "$launcher" 2>/dev/null || true' TERM INT HUP
     [ -z "${SGE_TASK_ID:-}" ] || trap : USR1 USR2
-    "$GRIDTF_PYTHON" -c "$_gridtf_code" run "$@" </dev/null &
+    "$GRIDTF_PYTHON" -I -S -c "$_gridtf_code" run "$@" </dev/null &
     launcher=$!
     [ -z "$stopped" ] || kill -TERM "$launcher"
     while :; do
@@ -101,6 +105,6 @@ gridtf_run() {
 gridtf_join() {
     _gridtf_find || return 1
     local contract process=$BASHPID # $$ would be the script, also in a subshell that becomes one of several tasks
-    contract=$("$GRIDTF_PYTHON" -c "$_gridtf_code" join --parent "$process" "$@") || return
+    contract=$("$GRIDTF_PYTHON" -I -S -c "$_gridtf_code" join --parent "$process" "$@") || return
     eval "$contract"
 }

@@ -409,10 +409,11 @@ def versions(program: str, limit: float) -> dict[str, Any]:
     Returns:
         ``version``, ``path`` and ``tensorflow``, which is None where there is none; or ``error``, in one line.
     """
+    from gridtf.host.interpreter import ROOT, asked
+
+    argv, environ = asked(program, ["-c", _VERSIONS], os.environ, Path.cwd())
     try:
-        done = subprocess.run(
-            [program, "-c", _VERSIONS], capture_output=True, text=True, timeout=limit, cwd="/", check=False
-        )
+        done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=limit, cwd=ROOT, check=False)
         if done.returncode:
             return {"error": f"{program}: {(done.stderr.strip().splitlines() or ['it failed'])[-1]}"}
         return dict(json.loads(done.stdout.splitlines()[-1]))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf.errors import SchedulerError
 from gridtf.findings import Finding, Items, Level
+from gridtf.host.interpreter import ROOT, asked
 from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers import commands
 from gridtf.schedulers.mpi import MPIRUN
@@ -54,10 +56,11 @@ def mpi(spec: JobSpec, scheduler: Scheduler | None, environ: Mapping[str, str]) 
     if spec.setup or spec.contained:
         return  # which choose both
     starter, python = (commands.which(name, environ) for name in (MPIRUN, spec.python or "python"))
-    named, family = _known(_said([starter, "--version"])) if starter else ("", "")
+    named, family = _known(_said([str(Path(starter).absolute()), "--version"], environ)) if starter else ("", "")
     load = f"load the MPI of the program, so that its {MPIRUN} comes first"
     also, wrong = [], []
-    for library, said in re.findall(r"(?m)^(\w+) (.+)", _said([python, "-c", _OF_PROGRAM])) if python else ():
+    asking, own = asked(python, ["-c", _OF_PROGRAM], environ, Path.cwd()) if python else ([], {})
+    for library, said in re.findall(r"(?m)^(\w+) (.+)", _said(asking, own)) if python else ():
         mine, same = _known(said)
         if said == _GLOO:
             yield Finding(Level.OK, "mpi.horovod", "Horovod is built without MPI: gridtf submit --mpi=gloo starts it")
@@ -75,9 +78,9 @@ def mpi(spec: JobSpec, scheduler: Scheduler | None, environ: Mapping[str, str]) 
         yield Finding(Level.OK, "mpi", f"{starter} is of {named}{like}: gridtf submit --mpi starts tasks with it")
 
 
-def _said(argv: list[str]) -> str:
+def _said(argv: list[str], environ: Mapping[str, str]) -> str:
     try:
-        return commands.run_command(argv, limit=_COMMAND_LIMIT).out
+        return commands.run_command(argv, limit=_COMMAND_LIMIT, environ={**environ, "LC_ALL": "C"}, cwd=ROOT).out
     except SchedulerError:
         return ""
 

@@ -14,6 +14,7 @@ from gridtf import schedulers
 from gridtf.doctor import judge, measure
 from gridtf.errors import GridtfError, RunDirError
 from gridtf.findings import Examination, Finding, Level, failure
+from gridtf.host.interpreter import isolated
 from gridtf.jobspec import config, options
 from gridtf.jobspec.spec import JobSpec, TaskSpec, container_programs
 from gridtf.login import submission
@@ -141,14 +142,7 @@ def job_spec(nodes: int, given: Configured, *, end: bool = False) -> JobSpec:
     return spec.replace(
         scheduler=name,
         name=NAME,
-        command=(
-            sys.executable,
-            "-I",
-            "-S",
-            measure.__file__,
-            spec.python or "python",
-            *words,
-        ),
+        command=tuple(isolated(sys.executable, measure.__file__, spec.python or "python", *words)),
         entry=None,
         serve=(),
         container=None,

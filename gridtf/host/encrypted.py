@@ -15,13 +15,14 @@ import sys
 from collections.abc import Mapping
 
 from gridtf.errors import GridtfError
+from gridtf.host.interpreter import isolated
 
 # Kinds of frames: of streams, of which an empty STDIN is the end; what TIOCGWINSZ of ioctl_tty(2) says of the user's
 # terminal; and, in one byte, the exit code of the command, after all output.
 STDIN, STDOUT, STDERR, SIZE, EXIT = range(5)
 
 # The command that copies between its standard streams and a port of its host, with any Python 3.
-COPY = (
+COPY = isolated(
     "python3",
     "-c",
     """

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from gridtf.errors import GridtfError, NotFoundError, UsageError
 from gridtf.host import processes, sockets
+from gridtf.host.interpreter import ROOT, asked
 from gridtf.jobspec import config
 from gridtf.jobspec.spec import JobSpec, TaskSpec
 from gridtf.login.job import Job
@@ -68,11 +69,13 @@ def serve(program: Sequence[str], folder: Path, port: int | None, tell: Callable
         hint = "leave out --port: a free one is taken"
         raise UsageError(f"port {port} of {os.uname().nodename} is in use", hint=hint)
     port = port or _free_port()
-    words = [*program, "--logdir", str(folder), "--host", LOOPBACK, "--port", str(port)]
+    options = ["--logdir", str(folder), "--host", LOOPBACK, "--port", str(port)]
+    argv, environ = asked(program[0], [*program[1:], *options], os.environ, Path.cwd())
     with tempfile.TemporaryFile() as said:
         server = subprocess.Popen(
-            words,
-            cwd="/",  # a folder of other users may have a tensorboard.py
+            argv,
+            env=environ,
+            cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=subprocess.STDOUT,

@@ -52,7 +52,12 @@ class NoAnswerError(SchedulerError):
 
 
 def run_command(
-    argv: Sequence[str], *, limit: float, environ: Mapping[str, str] | None = None, text: str = ""
+    argv: Sequence[str],
+    *,
+    limit: float,
+    environ: Mapping[str, str] | None = None,
+    text: str = "",
+    cwd: str | None = None,
 ) -> Answer:
     """Run a command of a scheduler and wait for its end.
 
@@ -61,6 +66,7 @@ def run_command(
         limit: Seconds that the command may take.
         environ: Environment of the command; None: this process's own, with messages in English.
         text: What it reads from standard input.
+        cwd: Its working folder; None: that of this process.
 
     Returns:
         Its exit code, which need not be 0, and output.
@@ -97,6 +103,7 @@ def run_command(
             timeout=limit,
             check=False,
             env={**os.environ, "LC_ALL": "C"} if environ is None else environ,
+            cwd=cwd,
             preexec_fn=prepare,
         )
     except FileNotFoundError:

@@ -118,12 +118,18 @@ def test_connection_goes_through_srun_where_a_firewall_lets_no_other_through(slu
         done = subprocess.run(argv, input=data, env=slurm.environ(), capture_output=True, timeout=180, check=False)
         assert (done.returncode, done.stderr.decode()) == (5, f"{host} 1\n")
         assert done.stdout == data
-        # what copies there is a Python, in the current folder of the user
+        # what copies there is a Python, in the current folder of the user; of root, for jobs of root
         traps = Traps(slurm.home() / "detour", slurm.home() / "ran", slurm.seen(slurm.home() / "ran"))
-        for user in ("alice", "root"):
-            words = (*ISOLATED, "exec", job.seen_as, "worker:1", "--", "hostname")
-            done = slurm.run("login", *words, user=user, cwd=slurm.seen(traps.folder), check=False)
-            assert (done.stdout, done.stderr, traps.ran) == (f"{host}\n", "", [])
+        (slurm.shared / "root").mkdir(0o700)
+        of_root = slurm.seen(slurm.shared / "root")
+        options = ("--nodes", "1", "--nodelist", host, "--run-root", of_root, "--chdir", of_root)
+        root = ClusterJob(slurm, *slurm.options, *options, "--tasks-per-node", "1", "--", "sleep", "300", user="root")
+        root.running(1)
+        for each, task in ((job, "worker:1"), (root, "worker:0")):
+            words = (*ISOLATED, "exec", each.seen_as, task, "--", "hostname")
+            answer = slurm.run("login", *words, user=each.user, cwd=slurm.seen(traps.folder), check=False)
+            assert (answer.stdout, answer.stderr, traps.ran) == (f"{host}\n", "", [])
+        root.gridtf("cancel")
         with terminal_on(slurm, job, "worker:1") as terminal:
             terminal.type("echo at $(hostname); stty size\r")
             terminal.until(f"at {host}\r\n33 99")

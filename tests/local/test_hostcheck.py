@@ -136,13 +136,13 @@ def test_lost_agent_ends_the_check(four: Any) -> None:
 
 
 def _running(program: str, folder: Path) -> list[int]:
-    """The processes of this program in this folder."""
+    """The processes of this program whose variable SLOW names a file in this folder."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            line, where = (path / "cmdline").read_text(), (path / "cwd").readlink()
+            line, environ = (path / "cmdline").read_text(), (path / "environ").read_text()
         except OSError:
             continue
-        if program in line and where == folder:
+        if program in line and f"SLOW={folder}/" in environ:
             found.append(int(path.name))
     return found if len(found) == 4 else []

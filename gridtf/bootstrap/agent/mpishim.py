@@ -13,11 +13,11 @@ import os
 import sys
 
 
-def main(nonce: str, what: str, items: list[bytes]) -> int:
+def main(address: str, what: str, items: list[bytes]) -> int:
     """Tell the agent something, and wait for how it has ended.
 
     Args:
-        nonce: That of the attempt.
+        address: The name of the abstract socket of the agent.
         what: ``rank``, with the environment, or ``remote``, with a host and a command for it.
         items: What is told.
 
@@ -28,7 +28,7 @@ def main(nonce: str, what: str, items: list[bytes]) -> int:
         signal.signal(number, signal.SIG_IGN)
     link = socket.socket(socket.AF_UNIX)
     try:
-        link.connect(f"\0gridtf-{nonce}")
+        link.connect(f"\0{address}")
     except OSError as error:
         sys.exit(f"gridtf: no agent of this attempt is on host {os.uname().nodename}: {error.strerror}")
     _, uid, _ = array.array("i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
@@ -47,7 +47,7 @@ def main(nonce: str, what: str, items: list[bytes]) -> int:
 
 
 if __name__ == "__main__":
-    _, nonce, what, *words = sys.argv
+    _, address, what, *words = sys.argv
     if what == "rank":
         with open("/proc/self/environ", "rb") as environ:  # noqa: PTH123 - Python itself may have set LC_CTYPE
             items = environ.read().split(b"\0")[:-1]
@@ -55,4 +55,4 @@ if __name__ == "__main__":
         while words[:1] and words[0].startswith("-"):
             del words[0]
         items = [os.fsencode(words[0]), os.fsencode(" ".join(words[1:]))]
-    os._exit(main(nonce, what, items) & 255)
+    os._exit(main(address, what, items) & 255)

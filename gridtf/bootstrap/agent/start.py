@@ -22,7 +22,7 @@ from gridtf.bootstrap.plan.rendezvous import AttemptPlan, PortHolder, Rendezvous
 from gridtf.bootstrap.system import System
 from gridtf.bootstrap.wire import messages
 from gridtf.errors import GridtfError, RunDirError
-from gridtf.host import processes
+from gridtf.host import interpreter, processes
 from gridtf.schedulers.api import GpuNeed, Scheduler
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class Start:
         self._installed: dict[str, str] = {}  # task -> the version of TensorFlow in its Python, where that is known
         self._ports: dict[str, int] = {}  # of the tasks
         self._shares: Mapping[str, Sequence[str]] = {}  # the GPUs of the tasks
+        self._ranks: socket.socket | None = None  # where the processes of mpirun find this agent
         self._before: set[str] = set()  # files in shared memory before the tasks started
         self._in_use: dict[str, int] = {}  # GPU -> MiB of its memory, before the tasks started
         self.fence: fence.Fence | None = None
@@ -103,6 +104,10 @@ class Start:
         self._in_use = self._look_at_gpu_memory(grant)
         self._state.waits = ""
         processes.need_open_files(len(mine) + 1 + fence.FILES)  # a port each, and MASTER_PORT
+        if plan.request.mpi:
+            from gridtf.bootstrap.agent import world
+
+            self._ranks = world.opened(plan, host)  # before any host may start one
         self._shares = share_gpus(host, mine, grant.gpus)
         self._installed = self._find_tensorflow(grant)
         wanted = fence.wanted(plan.spec.fence, exclusive=self._scheduler.injob.is_exclusive(plan.request))
@@ -242,10 +247,10 @@ class Start:
         env = {**schedulers.without_place(grant.environment(system.environ), self._scheduler), **given}
         program = environment.program(plan, task)
         python = program if program.rpartition("/")[2].startswith("python") else plan.python
-        argv = [python, str(hostcheck.PROGRAM)]
+        argv, env = interpreter.asked(python, [str(hostcheck.PROGRAM)], env, plan.cwd)
         if entrance:
             argv, env = self._contained(entrance, task, {*given}, argv, env)
-        whole = Program(argv, env, plan.cwd, plan.attempt.agents_log)
+        whole = Program(argv, env, Path(interpreter.ROOT), plan.attempt.agents_log)
         return hostcheck.HostCheck(whole, state, self._conversation, system)
 
     def _wait_for_rendezvous(self, check: HostCheck | None) -> Rendezvous:
@@ -305,12 +310,12 @@ class Start:
 
     def _form_world(self, environ: Mapping[str, str], cluster: Rendezvous) -> Mapping[str, Mapping[str, str]]:
         """Wait for the ranks of this host. Returns task -> the variables that MPI gives it; nothing without MPI."""
-        if not self._plan.request.mpi:
+        if self._ranks is None:
             return {}
         from gridtf.bootstrap.agent.world import World
 
         about = self._state, self._conversation, self._system
-        self.world = World(self._plan, self._scheduler, environ, cluster, *about)
+        self.world = World(self._plan, self._scheduler, environ, cluster, self._ranks, *about)
         return self.world.form()
 
     def _package(self, mine: Sequence[PlacedTask]) -> Path:

@@ -12,6 +12,7 @@ to the agent of that host. A second qrsh or srun could take a slot, or GPUs, tha
 from __future__ import annotations
 
 import contextlib
+import hmac
 import os
 import pwd
 import re
@@ -34,6 +35,7 @@ from gridtf.bootstrap.system import System
 from gridtf.bootstrap.wire import messages
 from gridtf.errors import GridtfError
 from gridtf.host import processes
+from gridtf.host.interpreter import isolated
 from gridtf.host.network import interfaces, own_addresses
 from gridtf.host.processes import at_end, signal_at_end_of, signal_name
 from gridtf.run.rundir import make_folder, open_log, write_text
@@ -77,6 +79,29 @@ _MOST_LINKS = 1024  # that are taken at once: other users may open them without 
 _PATIENCE = 0.5  # seconds for a process of this host to say what it has begun to say, and for a rank to fail first
 
 
+def opened(plan: AttemptPlan, host: str) -> socket.socket:
+    """The socket by which the processes of MPI find the agent of a host.
+
+    Other users see its name once one of them runs, and could take it on a host where it is not open yet.
+
+    Raises:
+        GridtfError: It cannot be opened.
+    """
+    ranks = socket.socket(socket.AF_UNIX)
+    try:
+        ranks.bind(f"\0{_address(plan)}")  # abstract: in no folder
+    except OSError as error:
+        ranks.close()
+        raise GridtfError(f"host {host}: no socket for the ranks of MPI can be opened: {error.strerror}") from None
+    ranks.listen(_MOST_LINKS)
+    return ranks
+
+
+def _address(plan: AttemptPlan) -> str:
+    """Nobody who cannot read the plan can guess it."""
+    return f"gridtf-{hmac.digest(plan.secret, b'ranks', 'sha256').hex()}"
+
+
 class World:
     """This host's part of the world. Every method returns at once but form.
 
@@ -85,6 +110,7 @@ class World:
         scheduler: The scheduler of the job.
         environ: The environment of this host's tasks, before anything of their own.
         cluster: What all tasks agree on.
+        ranks: As opened returns it.
         state: The state of this host.
         conversation: The conversation with the launcher.
         system: This host.
@@ -96,6 +122,7 @@ class World:
         scheduler: Scheduler,
         environ: Mapping[str, str],
         cluster: Rendezvous,
+        ranks: socket.socket,
         state: HostState,
         conversation: Conversation,
         system: System,
@@ -109,9 +136,7 @@ class World:
         self._own = _outside({name: text for name, text in plan.spec.env.items() if "{" not in text})
         # two descriptors for each rank; a daemon on each other host
         processes.need_open_files(3 * len(self._mine) + plan.host_count)
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.bind(f"\0gridtf-{plan.nonce}")  # abstract: in no folder
-        self._socket.listen(_MOST_LINKS)
+        self._socket = ranks
         signal_at_end_of(self._socket.fileno())
         self._places: dict[str, Mapping[str, str]] = {}  # task -> the variables that MPI gives it
         self._links: dict[str, socket.socket] = {}  # task -> what mpirun has started for it
@@ -226,9 +251,9 @@ class World:
 
     def _start(self, hosts: Sequence[str]) -> None:
         """Start what starts the ranks. hosts: of each rank."""
-        shim = [sys.executable, "-I", "-S", str(_SHIM), self._plan.nonce]
+        shim = isolated(sys.executable, str(_SHIM), _address(self._plan))
         if self._kind == GLOO:
-            argv, environ = [sys.executable, "-I", "-S", str(_STORE), str(self._cluster.master_port)], self._environ
+            argv, environ = isolated(sys.executable, str(_STORE), str(self._cluster.master_port)), self._environ
         else:
             file, shell = (self._folder() / name for name in ("hosts", "shell"))
             write_text(file, "".join(f"{host}\n" for host in hosts))

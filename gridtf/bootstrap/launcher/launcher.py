@@ -26,6 +26,7 @@ from gridtf.bootstrap.wire.recorder import Recorder
 from gridtf.bootstrap.wire.stream import Listener
 from gridtf.errors import BadHostError, CleanedUpError, GridtfError, PlacementError, RendezvousError, RunDirError
 from gridtf.host import processes
+from gridtf.host.interpreter import isolated
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run import recordtypes
 from gridtf.run.following import CONDITIONS, WAITING
@@ -618,7 +619,7 @@ def agent_call(
     return AgentCall(
         arguments=(str(attempt.run.path), str(attempt.number), nonce, str(spec.start_timeout)),
         main=main,
-        command=(sys.executable, "-S", "-c", _AGENT_SUPERVISOR.format(path=sys.path)),
+        command=tuple(isolated(sys.executable, "-c", _AGENT_SUPERVISOR.format(path=sys.path))),
         log=attempt.agents_log,
         outlives=bool(spec.restarts),
         restarted=restarted,

@@ -23,11 +23,12 @@ from gridtf.run.rundir import cannot, make_folder, need_ours
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 # A task's Python may be another one than gridtf's, and PYTHONPATH cannot hold a path with a colon. The package is
 # loaded from where it is installed, since its link in the run directory may have been replaced. The folder with the
-# link is for processes that the task starts.
+# link is for processes that the task starts. It takes the place of the working folder, where others may write.
 _RUN_MODULE = """\
-import importlib.util, runpy, sys
+import sys
 home = sys.argv.pop(1)
-sys.path.insert(1, sys.argv.pop(1))
+sys.path[:sys.path[0] == ""] = [sys.argv.pop(1)] # not in the place of a folder where PYTHONSAFEPATH is set
+import importlib.util, runpy
 found = importlib.util.spec_from_file_location("gridtf", home + "/__init__.py", submodule_search_locations=[home])
 sys.modules["gridtf"] = importlib.util.module_from_spec(found)
 found.loader.exec_module(sys.modules["gridtf"])

@@ -14,6 +14,7 @@ from gridtf import files
 from gridtf.errors import PlacementError, RunDirError, SchedulerError, SpecError
 from gridtf.files import unnamed
 from gridtf.host import gpus, procfs
+from gridtf.host.interpreter import isolated
 from gridtf.host.processes import killed_by, signal_all
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Record, RunDir, open_log, read_record, write_text
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
     from gridtf.jobspec.request import Request
     from gridtf.jobspec.spec import JobSpec
 
-# It needs only gridtf and the standard library; a signal.py in the user's folder must not be imported in its place.
+# It needs only gridtf and the standard library.
 _RUNNER = """\
 import sys
-sys.path[:] = [*filter(None, sys.path), {root!r}]
+sys.path.append({root!r})
 from gridtf.bootstrap.agent.node import run_job
 sys.exit(run_job(sys.argv[1:]))"""
 
@@ -120,7 +121,7 @@ class LocalLogin(Login):
         try:
             with script, open_log(run.log) as log:
                 runner = subprocess.Popen(
-                    [plan.python, "-S", "-c", code, *words],
+                    isolated(plan.python, "-c", code, *words),
                     stdin=script,
                     stdout=log,
                     stderr=subprocess.STDOUT,

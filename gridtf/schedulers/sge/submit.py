@@ -20,6 +20,7 @@ from typing import Any
 
 from gridtf.errors import SchedulerError, UsageError
 from gridtf.host import processes
+from gridtf.host.interpreter import isolated
 from gridtf.schedulers.api import JobIdentity, Plan, SubmitResult
 from gridtf.schedulers.commands import Answer, NoAnswerError, run_command
 from gridtf.schedulers.login import CommandLogin
@@ -106,7 +107,7 @@ def _by_drmaa(login: CommandLogin, plan: Plan) -> SubmitResult:
         "path": sys.path,
         "environ": {name: os.environ.get(name) for name in ("DRMAA_LIBRARY_PATH", "GLIBC_TUNABLES", "LC_ALL")},
     }
-    session = [plan.python, "-I", "-S", str(Path(__file__).with_name("drmaa_session.py")), json.dumps(request)]
+    session = isolated(plan.python, str(Path(__file__).with_name("drmaa_session.py")), json.dumps(request))
     environ = {**os.environ, **session_environment(os.environ)}
     try:
         answer = run_command(session, limit=patience, environ=environ, text=plan.script)

@@ -13,12 +13,13 @@ import pytest
 
 from gridtf import contract
 from gridtf.bootstrap.plan import rendezvous
-from gridtf.bootstrap.plan.environment import command, placeholders, task_environment
+from gridtf.bootstrap.plan.environment import HOME, command, placeholders, task_environment
 from gridtf.bootstrap.plan.placement import PlacedTask
 from gridtf.bootstrap.plan.rendezvous import AttemptPlan, merge
 from gridtf.errors import GridtfError
 from gridtf.jobspec.placeholders import NAMES, fill
 from tests.support.plans import NONCE, hosts, records, task_plan
+from tests.support.traps import Traps
 
 TABLES: dict[str, Any] = {"chief": {}, "worker": {"count": 2}, "ps": {"count": 1}, "evaluator": {}}
 CLUSTER = {"chief": ["h0:20001"], "worker": ["h0:20002", "h1:20004"], "ps": ["h1:20005"]}
@@ -266,6 +267,20 @@ def test_gridtf_tasks_import_gridtf_from_its_install_folder(tmp_path: Path) -> N
     words = command(entry, entry.tasks[0], merge(entry.tasks, records(entry)), package, planted.parent)
     done = subprocess.run([sys.executable, "-I", *words[1:]], capture_output=True, text=True, check=True, timeout=180)
     assert done.stdout == f"__main__ {package / 'training' / 'run.py'} ['train:main']\n"
+
+
+@pytest.mark.parametrize("safe", ["", "1"])
+def test_gridtf_tasks_run_no_module_of_the_working_folder_in_place_of_python_s(tmp_path: Path, safe: str) -> None:
+    traps = Traps(tmp_path / "traps", tmp_path / "ran")
+    plan = task_plan(tmp_path / "run", hosts(None), entry="train:main", tasks={"worker": {"count": 1}})
+    words = command(plan, plan.tasks[0], merge(plan.tasks, records(plan)), HOME, tmp_path / "package")
+    words[words.index("gridtf.training.run")] = "gridtf.contract"  # without TensorFlow
+    environ = {"PYTHONSAFEPATH": safe, "PYTHONPATH": str(tmp_path / "hook")}
+    code = words[2].replace("import importlib.util", "print(sys.path[:2])\nimport importlib.util")
+    argv = [sys.executable, "-c", code, *words[3:]]
+    done = subprocess.run(argv, env=environ, cwd=traps.folder, capture_output=True, text=True, timeout=180)
+    assert (done.returncode, done.stdout) == (0, f"['{tmp_path}/package', '{tmp_path}/hook']\n"), done.stderr
+    assert not traps.ran
 
 
 def test_placeholders_are_filled_in_and_other_braces_kept(tmp_path: Path) -> None:
