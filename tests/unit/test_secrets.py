@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import shlex
-import time
 
 import pytest
 
@@ -366,10 +365,10 @@ def test_long_lines_take_no_time() -> None:
         *("cookie: ", "-----BEGIN PRIVATE KEY", "wandb login ", ":5432:a", "a\n", "SG.-"),
     ],
 )
-def test_long_texts_of_anything_take_seconds_at_most(text: str) -> None:
-    begin = time.process_time()
-    Masker().text("-----BEGIN sig= PRIVATE $2 *: password ://" + text * (300_000 // len(text)) + " key")
-    assert time.process_time() - begin < 20
+@pytest.mark.timeout(300)  # they take a second; the square of their length would be hours
+def test_long_texts_of_anything_take_no_square_of_their_length(text: str) -> None:
+    long = text * (300_000 // len(text))
+    assert Masker().text(f"-----BEGIN sig= PRIVATE $2 *: password ://{long} key").startswith("-----BEGIN")
 
 
 @pytest.mark.parametrize(
