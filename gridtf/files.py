@@ -1,4 +1,4 @@
-"""Files that another user may have made: regular ones, not too large, are read; archives are unpacked."""
+"""Reading files that another user may have made: only regular files of limited size with a trusted owner."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from gridtf.errors import UsageError
 
 TYPE_CHECKING = False  # typing would take longer to import than all of this
 if TYPE_CHECKING:
-    import tarfile
     from typing import BinaryIO
 
 OF_A_HOST = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - each host has its own
 MOST_BYTES = 1 << 22  # of a job file, a template or a program; real ones have a hundredth of that
-_DEEPEST = 200  # folders of an archive in each other; empty has a descriptor and a call open for each
 
 
 def read(
@@ -97,71 +95,6 @@ def empty(folder: int) -> None:
         for name in (*folders, *names):
             kind = os.lstat(name, dir_fd=place).st_mode
             (os.rmdir if stat.S_ISDIR(kind) else os.unlink)(name, dir_fd=place)
-
-
-class RefusedError(ValueError):
-    """A member of an archive is not what is unpacked."""
-
-
-def unpack(archive: tarfile.TarFile, folder: Path) -> None:
-    """Unpack an archive that anyone may have made. The filters of tarfile are not relied on: CVE-2025-4517.
-
-    Symbolic links are made last, where nothing has been made yet: until then there is none to write through. ``..`` is
-    only at the beginning of what they lead to, so that all of them together lead to nothing outside of the folder.
-    Owners, special bits and the modes of folders are left out. Of members of the same name, the last one counts.
-
-    Args:
-        archive: Open for reading, at its beginning.
-        folder: An empty folder that no other user can enter.
-
-    Raises:
-        RefusedError: For a member that leads out of the folder, is in the way of another, or of another kind.
-        OSError, ValueError, OverflowError: When a member cannot be made.
-        tarfile.TarError: When the archive is damaged; also what the modules that decompress it raise.
-    """
-    links: dict[str, str] = {}
-    name = ""
-    try:
-        for member in archive:
-            name = below(member.name.lstrip("/"))
-            links.pop(name, None)
-            path = folder / name
-            os.makedirs(path if member.isdir() else path.parent, exist_ok=True)  # noqa: PTH103
-            if not member.isdir():
-                path.unlink(missing_ok=True)
-                _put(archive, member, name, folder, links)
-        for name, target in links.items():
-            (folder / name).symlink_to(target)
-    except (FileExistsError, IsADirectoryError, NotADirectoryError):
-        raise RefusedError(f"{name[:200]!r} needs a place that another member has") from None
-
-
-def _put(archive: tarfile.TarFile, member: tarfile.TarInfo, name: str, folder: Path, links: dict[str, str]) -> None:
-    """Make a file or a hard link, or keep a symbolic link in mind; the folders above it exist, and it does not."""
-    path, source = folder / name, below(member.linkname) if member.islnk() else ""
-    if member.isreg():
-        archive.makefile(member, path)
-        path.chmod(member.mode & (0o755 if member.mode & 0o100 else 0o644) | 0o600)
-        os.utime(path, (member.mtime, member.mtime))
-    elif member.issym() or source in links:
-        links[name] = os.path.normpath(links.get(source, member.linkname))
-        below(os.path.join(os.path.dirname(name), links[name]))  # noqa: PTH118, PTH120
-    elif is_file(folder / source):
-        os.link(folder / source, path)
-    else:
-        raise RefusedError(f"{name[:200]!r} is neither a file, a folder, nor a link to a file before it")
-
-
-def below(name: str) -> str:
-    """The path of a member of an archive in the folder that it is unpacked in, without ``..``. Pure.
-
-    Raises:
-        RefusedError: For one that leads out of the folder, or is too deep in it.
-    """
-    path = os.path.normpath(name)
-    if path.startswith("/") or path.split("/")[0] == ".." or path.count("/") > _DEEPEST:
-        raise RefusedError(f"{name[:200]!r} leads out of it, or is deeper than {_DEEPEST} folders")
-    return path
 
 
 def unnamed(text: str) -> BinaryIO:

@@ -15,13 +15,12 @@ import os
 import re
 import shutil
 import stat
-import tarfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from gridtf import files
+from gridtf import archives, files
 from gridtf.errors import GridtfError
 from gridtf.text import size
 
@@ -211,25 +210,13 @@ def _make(source: Path, name: str, place: Path, *, archive: bool, told: _Told) -
                 unpack(file, source, target, room)
         part.rename(place)
     except OSError as error:
-        if error.errno is None:  # of gzip
-            raise _damaged(source, error) from None
         hint = f"{place.parent} is on a disk of this host" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         raise GridtfError(f"cannot stage {source}: {error.strerror or error}", hint=hint) from None
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError, ArithmeticError, RuntimeError) as error:
-        raise _damaged(source, error) from None
-    except Exception as error:  # of zlib and lzma, which need not be there
-        if type(error).__module__ in ("zlib", "_lzma"):
-            raise _damaged(source, error) from None
-        raise
+    except archives.DamagedError as error:
+        raise GridtfError(f"cannot unpack {source}: {error}", hint=error.hint) from None
     finally:
         with contextlib.suppress(OSError):
             _remove(part)
-
-
-def _damaged(source: Path, error: Exception) -> GridtfError:
-    fits = "an archive can have files, folders, and links that stay in it; nothing is written through a link"
-    hint = fits if isinstance(error, files.RefusedError) else "is it complete?"
-    return GridtfError(f"cannot unpack {source}: {error or type(error).__name__}", hint=hint)
 
 
 def _need_room(source: Path, needed: int, room: int, folder: Path) -> None:
@@ -279,41 +266,19 @@ def _copy_folder(source: Path, target: Path, told: _Told) -> None:
         own.symlink_to(text)
 
 
-class _Member(tarfile.TarInfo):
-    """A member of an archive that notices the archive's proper end: tarfile takes a damaged one for the end as well."""
-
-    @classmethod
-    def fromtarfile(cls, archive: tarfile.TarFile) -> _Member:
-        try:
-            return super().fromtarfile(archive)
-        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
-            archive.complete = True  # type: ignore[attr-defined]
-            raise
-
-    def _block(self, count: int) -> int:
-        if count < 0:  # tarfile would go back and read the same members again, without end: CVE-2025-8194
-            raise tarfile.InvalidHeaderError("negative size")  # type: ignore[attr-defined]
-        return super()._block(count)  # type: ignore[misc, no-any-return]
-
-
 def _unpack_tar(file: _Counted, source: Path, target: Path, room: int) -> None:
     _need_room(source, os.fstat(file.fileno()).st_size, room, target.parents[1])  # that much at least
-    with tarfile.open(fileobj=file, tarinfo=_Member) as archive:
-        files.unpack(archive, target)
-        if not hasattr(archive, "complete"):
-            raise tarfile.ReadError("it is damaged, or ends too early")
-        while archive.fileobj.read(_AT_ONCE):
-            pass  # the checksum of a compressed archive is at its end
+    archives.unpack_tar(file, target)
 
 
 def _unpack_zip(file: _Counted, source: Path, target: Path, room: int) -> None:
-    with zipfile.ZipFile(file) as archive:
+    with archives.reading(), zipfile.ZipFile(file) as archive:
         _need_room(source, sum(each.file_size for each in archive.infolist()), room, target.parents[1])
         for each in archive.infolist():
             mode = each.external_attr >> 16
-            files.below(each.filename)
+            archives.below(each.filename)
             if stat.S_ISLNK(mode):
-                raise files.RefusedError(f"{each.filename!r} is a link")
+                raise archives.RefusedError(f"{each.filename!r} is a link")
             made = Path(archive.extract(each, target))
             if mode and not each.is_dir():
                 made.chmod(mode & 0o755 | 0o600)

@@ -168,16 +168,17 @@ def unpacked(run: RunDir) -> Iterator[RunDir]:
         yield run
         return
     import shutil
-    import tarfile
     from tempfile import TemporaryDirectory
+
+    from gridtf import archives
 
     with TemporaryDirectory(prefix="gridtf-") as folder:
         try:
-            with open_plain(run.archive, own=True) as file, tarfile.open(fileobj=file) as archive:
-                files.unpack(archive, Path(folder))
+            with open_plain(run.archive, own=True) as file:
+                archives.unpack_tar(file, Path(folder))
             for name in {*names} & {run.log.name, run.job.name, run.submitted.name}:
                 with open_plain(run.path / name) as source, Path(folder, name).open("wb") as copy:
                     shutil.copyfileobj(source, copy)
-        except (OSError, EOFError, ValueError, ArithmeticError, tarfile.TarError) as error:
+        except (OSError, archives.DamagedError) as error:
             raise RunDirError(f"cannot read {run.archive}: {error}") from None
         yield RunDir(folder)

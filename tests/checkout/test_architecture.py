@@ -28,10 +28,11 @@ resources:
 secrets:
 hook:
 files: errors
+archives:
 findings: gridtf errors text values
 jobspec: errors files text values
-run: gridtf errors files jobspec text values
-host: errors files text values
+run: gridtf archives errors files jobspec text values
+host: archives errors files text values
 contract: errors jobspec run values
 reporting: contract errors run
 training: contract errors reporting states text values

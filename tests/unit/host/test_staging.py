@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gzip
 import io
 import os
 import shutil
@@ -89,9 +90,7 @@ def unpacked(tmp_path: Path, folder: Path, *fills: Fill) -> Path:
     with tarfile.open(tmp_path / "x.tar", "w") as archive:
         for fill in fills:
             fill(archive)
-    place, descriptor = hold(tmp_path / "x.tar", folder)
-    os.close(descriptor)
-    return place
+    return unpacked_of(tmp_path / "x.tar", folder)
 
 
 def link(name: str, text: str) -> Fill:
@@ -107,7 +106,8 @@ def link(name: str, text: str) -> Fill:
         (link("link", "../../../out"), "leads out of it"),
         (link("a/b", "../.."), "leads out of it"),
         (member("hard", tarfile.LNKTYPE, "../../out"), "leads out of it"),
-        (member("hard", tarfile.LNKTYPE, "/etc/passwd"), "leads out of it"),
+        (member("hard", tarfile.LNKTYPE, "/etc/passwd"), "'hard' is neither"),
+        (member("hard", tarfile.LNKTYPE, "hard"), "'hard' is neither"),
         (member("hard", tarfile.LNKTYPE, "later"), "'hard' is neither a file, a folder, nor a link to a file before"),
         (member("hard", tarfile.LNKTYPE, ""), "'hard' is neither"),
         (member("fifo", tarfile.FIFOTYPE), "'fifo' is neither"),
@@ -183,7 +183,7 @@ def test_last_of_equal_names_counts_and_changes_nothing_else(tmp_path: Path, fol
         *(member("h", tarfile.LNKTYPE, "real"), member("h", data=b"written")),
         *(link("hs", "real"), member("h2", tarfile.LNKTYPE, "hs"), member("h2", data=b"written")),
         *(link("folder", "real"), member("folder", tarfile.DIRTYPE)),
-        *(member("file", data=b"old"), link("file", "gone"), link("file", "sub/../h")),
+        *(member("file", data=b"old"), link("file", "gone"), link("file", "./h")),
         *(link("hs2", "real"), member("sub/same", tarfile.LNKTYPE, "hs2")),
     )
     found = {path.name: path.readlink() if path.is_symlink() else path.is_dir() for path in place.iterdir()}
@@ -193,14 +193,48 @@ def test_last_of_equal_names_counts_and_changes_nothing_else(tmp_path: Path, fol
     assert (place / "sub/same").readlink() == Path("real")
 
 
-def test_links_lead_out_by_no_other_link(tmp_path: Path, folder: Path) -> None:
-    """``..`` after a link would be that of the folder that it leads to."""
-    place = unpacked(
-        tmp_path, folder, member("a/b/c/", tarfile.DIRTYPE), link("a/b/c/top", "../../.."),
-        link("out", "a/b/c/top/../../../../etc"), link("deep/out", "../a/b/c/top/./../top/a/"),
-    )  # fmt: skip
-    assert ((place / "out").readlink(), (place / "out").exists()) == (Path("etc"), False)
-    assert (place / "deep/out").resolve() == place.resolve() / "a"
+@pytest.mark.parametrize("text", ["a/b/c/top/../../../../etc", "current/../data", "sub/../x", "../a/top/./../y"])
+def test_links_lead_back_after_no_name(tmp_path: Path, folder: Path, text: str) -> None:
+    """``..`` after a link is that of the folder that it leads to: perhaps outside, and never what it seems to be."""
+    with pytest.raises(GridtfError, match="'deep/out' is a link that leads back on its way"):
+        unpacked(
+            tmp_path, folder, member("a/b/c/", tarfile.DIRTYPE), link("a/b/c/top", "../../.."), link("current", "a/b"),
+            link("deep/out", text),
+        )  # fmt: skip
+    assert left(folder) == []
+
+
+def test_archive_of_a_file_that_was_given_twice_and_has_two_names(tmp_path: Path, folder: Path) -> None:
+    """GNU tar makes it a hard link to itself; with -P its names, and those of links, begin with a slash."""
+    (tmp_path / "a").write_text("A")
+    (tmp_path / "b").hardlink_to(tmp_path / "a")
+    subprocess.run(["tar", "-cf", "x.tar", "a", "a", "b", "./a"], cwd=tmp_path, check=True)
+    place = unpacked_of(tmp_path / "x.tar", folder)
+    assert [(place / name).read_text() for name in "ab"] == ["A", "A"]
+    names = [str(tmp_path / name) for name in "ab"]
+    subprocess.run(["tar", "-cPf", "y.tar", *names], cwd=tmp_path, check=True)
+    place = unpacked_of(tmp_path / "y.tar", folder)
+    assert [(place / name.lstrip("/")).read_text() for name in names] == ["A", "A"]
+
+
+@pytest.mark.timeout(120)  # it takes no time; with 80,000 digits in it, half a minute
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK])
+@pytest.mark.parametrize("size", [66_000, 1 << 31])
+def test_header_of_any_size_is_refused(tmp_path: Path, folder: Path, kind: bytes, size: int) -> None:
+    """tarfile takes the square of its length to read it (CVE-2024-6232), or all of the memory."""
+    info = tarfile.TarInfo("x")
+    info.type, info.size = kind, size
+    with gzip.open(tmp_path / "x.tar.gz", "wb") as file:
+        file.write(info.tobuf() + b"1" * 66_048 + bytes(10_240))
+    with pytest.raises(GridtfError, match=f"cannot unpack .*x.tar.gz: .*a header of {size} bytes"):
+        hold(tmp_path / "x.tar.gz", folder)
+    assert left(folder) == []
+
+
+def unpacked_of(source: Path, folder: Path) -> Path:
+    place, descriptor = hold(source, folder)
+    os.close(descriptor)
+    return place
 
 
 @pytest.mark.parametrize("form", ["gnu", "posix"])
@@ -295,6 +329,13 @@ def test_nothing_of_a_zip_leaves_its_folder(tmp_path: Path, folder: Path, name: 
         hold(source, folder)
     assert "complete" not in caught.value.hint
     assert left(folder) == []
+
+
+def test_member_of_a_zip_without_a_name_is_told(tmp_path: Path, folder: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        archive.writestr(zipfile.ZipInfo("\0a"), "1")
+    with pytest.raises(GridtfError, match=r"cannot unpack .*x.zip: "):
+        hold(tmp_path / "x.zip", folder)
 
 
 def test_names_in_a_zip_that_are_none_in_windows_stay_in_its_folder(tmp_path: Path, folder: Path) -> None:

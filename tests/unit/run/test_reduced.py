@@ -143,6 +143,16 @@ def test_damaged_archive_is_told(tmp_path: Path) -> None:
         pass
 
 
+def test_archive_in_which_a_byte_has_changed_is_told(tmp_path: Path) -> None:
+    run = element(tmp_path)
+    reduced.reduce(run, {})
+    whole = run.archive.read_bytes()
+    for place in range(20, len(whole) - 8, len(whole) // 40 + 1):
+        run.archive.write_bytes(whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :])
+        with pytest.raises(RunDirError, match="cannot read"), reduced.unpacked(run):
+            pass
+
+
 @pytest.mark.parametrize("name", ["attempt-1/link/below", "attempt-1/../../out", "attempt-1/link"])
 def test_member_of_an_archive_is_not_written_through_a_link(tmp_path: Path, name: str) -> None:
     run = element(tmp_path)
