@@ -21,7 +21,8 @@ fi
 # relative entry of PYTHONPATH. The others come after the standard library, so that a logging.py there does no harm.
 _gridtf_path='import os, site, sys
 sys.path += [folder for folder in os.environ.get("PYTHONPATH", "").split(":") if folder.startswith("/")]
-site.ENABLE_USER_SITE = "PYTHONNOUSERSITE" not in os.environ
+base = os.environ.get("PYTHONUSERBASE") or "/"
+site.ENABLE_USER_SITE = base.startswith("/") and not os.environ.get("PYTHONNOUSERSITE")
 site.main()'
 # Runs gridtf.bootstrap with as little start-up as possible; once more after a pause, where its files are just being replaced.
 _gridtf_code="import gc

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -11,12 +12,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import filelock
 import pytest
 
 from gridtf.run.rundir import Attempt, RunDir, read_record
 from tests.support.configuration import user_file
 from tests.support.jobs import gone, hosts_of, until
 from tests.support.python import ROOT, environment, heed_signals
+from tests.support.traps import Traps
 
 SCRIPT = ROOT / "scripts" / "gridtf-bootstrap.sh"
 STRICT = "set -euo pipefail"
@@ -202,6 +205,26 @@ def test_folder_called_gridtf_is_not_imported(bash: Bash, tmp_path: Path) -> Non
     code, _, errors = ended(bash(FOUND, python=None, PATH=f"{tmp_path / 'bin'}:{TOOLS}", PYTHONPATH=""))
     assert code == 1
     assert "no Python with gridtf on host" in errors
+
+
+@pytest.mark.parametrize("place", ["user's site", "PYTHONPATH"])
+def test_gridtf_of_a_user_s_site_and_of_a_module_runs_in_a_folder_of_traps(
+    bash: Bash, tmp_path: Path, place: str
+) -> None:
+    """Python runs isolated, and finds both; an empty or relative entry of PYTHONPATH is the folder of traps."""
+    traps, python = Traps(tmp_path / "traps", tmp_path / "ran"), Path(sys.executable).resolve()
+    packages = tmp_path / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    packages.mkdir(parents=True)
+    for folder in {Path(filelock.__file__).parents[1], ROOT}:
+        for entry in folder.iterdir():
+            if not (packages / entry.name).exists() and entry.suffix != ".pth":
+                (packages / entry.name).symlink_to(entry)
+    given = {"PYTHONUSERBASE": str(tmp_path)} if place == "user's site" else {}
+    path = ":." if given else f"..:{packages}:"
+    script = f"gridtf_run --scheduler local --run-root {shlex.quote(str(tmp_path))}/runs --workers 1 -- true"
+    process = bash(script, folder=traps.folder, python=str(python), PYTHONPATH=path, PYTHONNOUSERSITE="", **given)
+    code, _, errors = ended(process)
+    assert (code, traps.ran) == (0, []), errors
 
 
 @pytest.mark.parametrize("call", ["gridtf_run -- true", "gridtf_join", "gridtf_exec"])
