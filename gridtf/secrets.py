@@ -24,14 +24,15 @@ _END = r"(?=(?:\\*[\"'])?(?:[\s,;|&})\]]|\\n|$))"
 _QUOTED = rf"""(?P<quote>\\*["'])(?P<inner>(?:(?!(?<!\\)(?P=quote)).)*)(?P=quote){_END}"""
 # A word of a shell, of JSON or of TOML: its parts may be quoted.
 _WORD = rf"""(?P<value>{_QUOTED}|(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^\s'"\\;|&])+)"""
-_EQUALS = r"(?:\\*[\"'])?\]?[ \t]*[=:][ \t]*(?!=|\[?\s*\{\s*\\*[\"'])"  # no table follows, of which a key may be secret
+# No table follows, of which a key may be secret.
+_EQUALS = r"(?:\\*[\"'])?\]?[ \t]{0,99}[=:][ \t]{0,99}(?!=|\[?\s{0,99}\{\s{0,99}\\*[\"'])"
 _REST = r"[\w.-]{0,99}"  # of a name; without a limit, a long word would take the square of its length
 _FULL = rf"{_REST}{_SECRETS}{_REST}"
 _ASSIGNED = re.compile(rf"(?i)(?P<name>(?<![\w.-]){_FULL})(?P<between>{_EQUALS}){_WORD}")
 # an option and its value, as words of a shell, or of a list in JSON; and what sets a variable
 _OPTION = re.compile(
-    r"(?P<name>(?=[-SPEC])(?:(?<![\w.-])--|\b(?:setenv|putenv|setdefault|(?-i:ENV)|config(?:ure)? set)[ \t(]+[\"']?)"
-    rf"{_FULL})(?P<between>[ \t]+|\\*[\"'],\s*)(?!\\*[\"']?-){_WORD}",
+    r"(?P<name>(?=[-SGPEC])(?:(?<![\w.-])--|\b(?:[sg]etenv|putenv|environ\.get|setdefault|set -\w*x|(?-i:ENV)|"
+    rf"config(?:ure)? set)[ \t(]+[\"']?){_FULL})(?P<between>[ \t]+|\\*[\"'],\s*)(?!\\*[\"']?-){_WORD}",
     re.IGNORECASE,
 )
 _OPTION_ALONE = re.compile(rf"--?[\w.-]*{_SECRETS}[\w.-]*", re.IGNORECASE)
@@ -40,11 +41,13 @@ _HARMLESS = re.compile(r"true|false|none|null|-?\d{0,4}(?:\.\d*)?%?|\$\{?\w+\}?"
 _OFTEN = ("key", "token", "secret", "pass", "pwd", "credential", "auth")  # a text without them has no such name
 # What keys of services begin with.
 _SERVICES = """ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- gldt- glrt- hf_ npm_ pypi- dckr_pat_ sk- sk_live_ sk_test_
-rk_live_ rk_test_ gsk_ xox xapp- AIza ya29. GOCSPX- SG. hvs. nvapi- dapi dop_v1_"""
+rk_live_ rk_test_ gsk_ xox xapp- AIza ya29. GOCSPX- SG. hvs. nvapi- dapi dop_v1_ lin_api_ r8_ pplx- xai- tskey- NRAK-
+AGE-SECRET-KEY-1"""
 _GAP = r"\b(?:(?!&&)[^\n;|]|\\\n){0,200}?[ \t]"  # between a command and its option
 _VALUE = r"('[^'\n]*'|\"[^\"\n]*\"|[^\s'\";|&]+)"
+_NAN, _IS = r"(?!\d+\b)", r"[\\\"']{0,9}:[ \t]{0,9}[\\\"']{0,9}"  # no number; after a key of YAML or JSON
 _BEGUN = r"(?:(?<![\w+/=\\-])|(?<=\\n))"  # where a line of base64 may begin, also in a text in quotes
-_MIXED = r"(?=[a-z\d+/]{0,69}[A-Z])(?=[A-Z\d+/]{0,69}[a-z])"  # no checksum, no word
+_MIXED = r"(?=[a-z\d+/]{0,69}[A-Z])(?=[A-Z\d+/]{0,69}[a-z])(?!(?:\w*/){5})"  # no checksum, no word, no path
 _LAST = rf"{_BEGUN}(?=(?:[\w+/=]+(?:\s|\\+[nr])+){{1,2}}-----END [A-Z ]*PRIVATE)"
 _KEY = re.compile(rf"(?:-----BEGIN [A-Z ]*PRIVATE KEY[A-Z ]*-----|{_LAST})((?s:.*?))(?:-----END|\Z)")
 # What is a secret by its form, in a group: the password of a URL, and what services call their keys. In front of each
@@ -60,12 +63,17 @@ _FORMS = tuple(
         ("eyJ", r"\b(eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"),
         ("earer asic", r"\b[Bb](?:earer|asic)[ \t]+(?=[a-z.-]{0,40}[A-Z\d_~+/=])([\w.~+/=-]{8,})"),
         ("uthorization", r"\b[Aa]uthorization[\\\"']*[ \t]*[=:][ \t]*[\\\"']*[\w-]+[ \t]+([^\s\\\"']{8,})"),
-        ("ookie", r"(?:\b[Cc]ookie[\\\"']*:[ \t]*|--cookie[ =])[\\\"']*([^\s=]+=[^\n\\\"']+)"),
+        ("ookie", r"(?:\b[Cc]ookie[\\\"']*:[ \t]*|--cookie[ =])[\\\"']*([^\s=]{1,99}=[^\n\\\"']+)"),
         ("sig= ignature=", r"(?i:[?&][\w-]{0,30}sig(?:nature)?=)([^\s&\\'\"]{16,})"),
         ("$apr1$ $argon2 $2 $5$ $6$ $y$", r"(\$(?:apr1|argon2\w*|2[aby]|[56y])\$(?:[\w./=,+-]{1,60}\$)+[\w./+]{16,})"),
         ("curl", rf"\bcurl{_GAP}(?:-[uU]|--(?:proxy-)?user)[ \t=]*[\"']?(?!\d+:\d+\b)[^\s:\"']+:(?!\$)([^\s\"']+)"),
-        ("sshpass mysql login redis", rf"(?:sshpass|mysql|docker login|redis-cli){_GAP}-[ap][ \t]*(?!\d+\b){_VALUE}"),
+        (
+            "sshpass mysql login redis",
+            rf"(?:sshpass|mysql\w{{0,9}}|docker login|redis-cli){_GAP}-[ap][ \t]*{_NAN}{_VALUE}",
+        ),
         ("wandb", rf"\bwandb login{_GAP}(\w{{32,}})"),
+        ("</", rf"(?i)<{_FULL}>([^<\n]+)</"),
+        ("value", rf"(?i)\bname{_IS}{_FULL}[\\\"',]{{0,9}}\s[\\\"'\s]{{0,40}}value{_IS}{_NAN}([^\s\\\"',}}]+)"),
         ("password pass:", r"(?:(?:machine\s+\S+|default)\s+login\s+\S+\s+password\s+|-pass\w* pass:)([^\s\\\"']+)"),
         (":543 *:", r"[\w*]:(?:543\d|\*):[^\s:]+:[^\s:]+:([^\s\\\"']+)"),
         ("PRIVATE", _KEY),
@@ -97,7 +105,7 @@ class Masker:
                 text = form.sub(_without_group, text)
         if not any(map(text.casefold().__contains__, _OFTEN)):
             return text
-        return _OPTION.sub(_without_value, _ASSIGNED.sub(_without_value, text))
+        return _ASSIGNED.sub(_without_value, _OPTION.sub(_without_value, text))
 
     def words(self, words: Sequence[str]) -> list[str]:
         """The words of a command line, masked; also the word after an option such as ``--token``."""

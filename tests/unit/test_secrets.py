@@ -61,6 +61,12 @@ _KINDS = [
     ("assignment in JSON in JSON", json.dumps(json.dumps('password="x §"')), _VALUE),
     ("JSON in a shell", r'export CONFIG="{\"db\": {\"passwd\": \"§\"}}"', _VALUE),
     ("JSON in a dict of Python", repr({"x": json.dumps({"password": "a §"})}), _VALUE),
+    ("XML", "<db><user>ann</user><dbPassword>§</dbPassword></db>", _VALUE),
+    ("variable of a pod, YAML", "env:\n- name: DB_PASSWORD\n  value: §\n- name: A\n  value: b", _VALUE),
+    ("variable of a pod, JSON", '{"name": "HF_TOKEN", "value": "§"}', _VALUE),
+    ("getenv of Python", "token = os.getenv('HF_TOKEN', '§')", _VALUE),
+    ("environ of Python", 'os.environ.get("API_KEY", "§")', _VALUE),
+    ("variable of fish", "set -gx API_KEY §", _VALUE),
     # programs
     ("curl -u", "curl -s -u ann:§ https://example.org/x", _VALUE),
     ("curl --user", "curl --user 'ann:§' https://example.org/x", _VALUE),
@@ -69,6 +75,7 @@ _KINDS = [
     ("sshpass -p", "sshpass -p § ssh ann@host", _VALUE),
     ("sshpass -p, quoted", "sshpass -p 'one §' ssh ann@host", _VALUE),
     ("mysql -p", "mysql -h db -u ann -p§ base", _VALUE),
+    ("mysqldump", "mysqldump -u ann -p§ base", _VALUE),
     ("docker login", "docker login -u ann -p § registry.example.org", _VALUE),
     ("redis-cli", "redis-cli -h db -a § ping", _VALUE),
     ("openssl", "openssl enc -d -pass pass:§ -in x", _VALUE),
@@ -100,7 +107,8 @@ _KINDS = [
             *(("PyPI", "pypi-"), ("PyPI, as it is", "pypi-AgEIcHlwaS5vcmc"), ("Docker Hub", "dckr_pat_")),
             *(("Slack", "xoxb-"), ("Slack, app", "xapp-1-"), ("Stripe", "sk_live_"), ("Stripe, 2", "rk_test_")),
             *(("SendGrid", "SG.Hunter22SecretXyZ01234."), ("Vault", "hvs."), ("NVIDIA", "nvapi-"), ("Groq", "gsk_")),
-            *(("Databricks", "dapi"), ("DigitalOcean", "dop_v1_")),
+            *(("Databricks", "dapi"), ("DigitalOcean", "dop_v1_"), ("Linear", "lin_api_")),
+            *(("Replicate", "r8_"), ("Perplexity", "pplx-"), ("xAI", "xai-"), ("Tailscale", "tskey-auth-")),
         )
     ],
     ("Telegram", "bot 123456789:AA§ now", "Hunter22-Secret_XyZ0123456789abcd"),
@@ -222,6 +230,10 @@ _ORDINARY = [
     "12345:AAA 1690000000:AB",
     "https://example.org/x?sigma=0.5&design=fast&assign=long-value-of-it",
     "monkeys=3 author: ann authors: ann, bob",
+    "/home/User/Project/Data/Images/Training/Set/One/Two/Three/Abcdef",
+    "- name: batch\n  value: 64\n- name: num_tokens\n  value: 512",
+    "set -euxo pipefail; os.getenv('HOME', '/root')",
+    "<keyboard>us</keyboard> <b>3</b>",
 ]
 
 
@@ -361,14 +373,33 @@ def test_long_lines_take_no_time() -> None:
     "text",
     [
         *("a", "/", "-", "\\", " ", "\n", "://", "sk-", "?sig=", "eyJ", "Ab3", "://a:", "1:", "basic ", "pass", "$2a$"),
-        *('password=\\"', "key='", 'key="a\n', "curl -u ", "mysql ", "password login default ", "-----END PRIVATE\n"),
-        *("cookie: ", "-----BEGIN PRIVATE KEY", "wandb login ", ":5432:a", "a\n", "SG.-"),
+        *(
+            " \t",
+            'password=\\"',
+            "key='",
+            'key="a\n',
+            "curl -u ",
+            "mysql ",
+            "password login default ",
+            "-----END PRIVATE\n",
+        ),
+        *(
+            "cookie: ",
+            "Cookie:",
+            "-----BEGIN PRIVATE KEY",
+            "name: key value ",
+            "<key>",
+            "wandb login ",
+            ":5432:a",
+            "a\n",
+            "SG.-",
+        ),
     ],
 )
 @pytest.mark.timeout(300)  # they take a second; the square of their length would be hours
 def test_long_texts_of_anything_take_no_square_of_their_length(text: str) -> None:
     long = text * (300_000 // len(text))
-    assert Masker().text(f"-----BEGIN sig= PRIVATE $2 *: password ://{long} key").startswith("-----BEGIN")
+    assert Masker().text(f"-----BEGIN sig= PRIVATE $2 *: password :// key ={long} key").startswith("-----BEGIN")
 
 
 @pytest.mark.parametrize(
