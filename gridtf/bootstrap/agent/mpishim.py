@@ -12,12 +12,24 @@ import array
 import os
 import sys
 
+try:
+    from _blake2 import blake2b
+except ImportError:  # a Python that has all such functions of OpenSSL
+    from hashlib import blake2b
 
-def main(address: str, what: str, items: list[bytes]) -> int:
+# The variable with the key of the sockets of an attempt: arguments of processes, and names of sockets, all users see.
+KEY = "GRIDTF_MPI_KEY"
+
+
+def address(key: str) -> str:
+    """The abstract socket of the agent of this host. The names of other hosts, where it may not be open yet, differ."""
+    return f"\0gridtf-{blake2b(os.uname().nodename.encode(), key=key.encode(), digest_size=16).hexdigest()}"
+
+
+def main(what: str, items: list[bytes]) -> int:
     """Tell the agent something, and wait for how it has ended.
 
     Args:
-        address: The name of the abstract socket of the agent.
         what: ``rank``, with the environment, or ``remote``, with a host and a command for it.
         items: What is told.
 
@@ -28,7 +40,7 @@ def main(address: str, what: str, items: list[bytes]) -> int:
         signal.signal(number, signal.SIG_IGN)
     link = socket.socket(socket.AF_UNIX)
     try:
-        link.connect(f"\0{address}")
+        link.connect(address(os.environ.get(KEY, "")))
     except OSError as error:
         sys.exit(f"gridtf: no agent of this attempt is on host {os.uname().nodename}: {error.strerror}")
     _, uid, _ = array.array("i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
@@ -47,7 +59,7 @@ def main(address: str, what: str, items: list[bytes]) -> int:
 
 
 if __name__ == "__main__":
-    _, address, what, *words = sys.argv
+    _, what, *words = sys.argv
     if what == "rank":
         with open("/proc/self/environ", "rb") as environ:  # noqa: PTH123 - Python itself may have set LC_CTYPE
             items = environ.read().split(b"\0")[:-1]
@@ -55,4 +67,4 @@ if __name__ == "__main__":
         while words[:1] and words[0].startswith("-"):
             del words[0]
         items = [os.fsencode(words[0]), os.fsencode(" ".join(words[1:]))]
-    os._exit(main(address, what, items) & 255)
+    os._exit(main(what, items) & 255)

@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gridtf.bootstrap.agent import local_dir
+from gridtf.bootstrap.agent import local_dir, mpishim
 from gridtf.bootstrap.agent.conversation import Conversation
 from gridtf.bootstrap.agent.hoststate import HostState
 from gridtf.bootstrap.agent.supervisor import explain
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from gridtf.bootstrap.plan.rendezvous import AttemptPlan, Rendezvous
     from gridtf.schedulers.api import Scheduler
 
-_SHIM, _STORE = (Path(__file__).with_name(name) for name in ("mpishim.py", "gloostore.py"))
+_STORE = Path(__file__).with_name("gloostore.py")
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")  # whichever is there first
 # What a rank gets of its starter even where the agent has a variable of that name.
 _OF_MPI = re.compile(r"OMPI_|PMIX?_|PRTE_|OPAL_|MPI_|MPICH_|HYDI?_|I_MPI_|MV2_|PALS_|ALPS_|SLURM_")
@@ -80,16 +80,14 @@ _PATIENCE = 0.5  # seconds for a process of this host to say what it has begun t
 
 
 def opened(plan: AttemptPlan, host: str) -> socket.socket:
-    """The socket by which the processes of MPI find the agent of a host.
-
-    Other users see its name once one of them runs, and could take it on a host where it is not open yet.
+    """The socket by which the processes of MPI find the agent of this host: open before one of them may start.
 
     Raises:
         GridtfError: It cannot be opened.
     """
     ranks = socket.socket(socket.AF_UNIX)
     try:
-        ranks.bind(f"\0{_address(plan)}")  # abstract: in no folder
+        ranks.bind(mpishim.address(_key(plan)))  # abstract: in no folder
     except OSError as error:
         ranks.close()
         raise GridtfError(f"host {host}: no socket for the ranks of MPI can be opened: {error.strerror}") from None
@@ -97,9 +95,9 @@ def opened(plan: AttemptPlan, host: str) -> socket.socket:
     return ranks
 
 
-def _address(plan: AttemptPlan) -> str:
-    """Nobody who cannot read the plan can guess it."""
-    return f"gridtf-{hmac.digest(plan.secret, b'ranks', 'sha256').hex()}"
+def _key(plan: AttemptPlan) -> str:
+    """That of the sockets of an attempt; only its owner can read the plan, and the environment of a process."""
+    return hmac.digest(plan.secret, b"ranks", "sha256").hex()
 
 
 class World:
@@ -251,7 +249,7 @@ class World:
 
     def _start(self, hosts: Sequence[str]) -> None:
         """Start what starts the ranks. hosts: of each rank."""
-        shim = isolated(sys.executable, str(_SHIM), _address(self._plan))
+        shim = isolated(sys.executable, mpishim.__file__)
         if self._kind == GLOO:
             argv, environ = isolated(sys.executable, str(_STORE), str(self._cluster.master_port)), self._environ
         else:
@@ -278,7 +276,7 @@ class World:
         """Start a program of MPI's as a child. Returns the id of its process."""
         cwd, local = self._plan.cwd, self._state.local_dir
         # MPIs leave files there
-        environ = {**environ, **({"TMPDIR": str(local)} if local else {}), **self._own}
+        environ = {**environ, **({"TMPDIR": str(local)} if local else {}), **self._own, mpishim.KEY: _key(self._plan)}
         with open_log(self._log) as output:
             try:
                 pid = self._system.start(argv, environ, cwd=cwd, output=output, ignored=_SENT_TO_ALL)
@@ -368,7 +366,7 @@ class World:
         own = {*self._plan.spec.env, *self._plan.spec.task(task.type).env}
         own = {name for name in own if not _OF_SCHEDULERS.match(name)}
         new = {name for name in variables if name not in self._environ or _OF_MPI.match(name)} - own
-        given = {name: variables[name] for name in new - {"TMPDIR", "PMI_FD"}}
+        given = {name: variables[name] for name in new - {"TMPDIR", "PMI_FD", mpishim.KEY}}
         given.update({"PMI_FD": str(descriptors[0])} if descriptors else {})
         signal_at_end_of(link.fileno())
         self._places[task.name], self._links[task.name] = given, link

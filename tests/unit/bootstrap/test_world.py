@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -72,7 +73,8 @@ class Host:
         self.begun: list[subprocess.Popen[str]] = []
 
     def begin(self, *words: str, passed: Sequence[int] = (), **variables: str) -> subprocess.Popen[str]:
-        argv = [sys.executable, "-I", "-S", mpishim.__file__, world._address(self.plan), *words]
+        argv = [sys.executable, "-I", "-S", mpishim.__file__, *words]
+        variables[mpishim.KEY] = world._key(self.plan)
         process = subprocess.Popen(argv, env=variables, pass_fds=passed, stderr=subprocess.PIPE, text=True)
         self.begun.append(process)
         return process
@@ -202,23 +204,28 @@ def test_rank_that_runs_on_without_its_process_ends_the_job(
         host.until(lambda: False)
 
 
-def test_others_who_know_the_attempt_cannot_take_the_socket_of_the_ranks(tmp_path: Path) -> None:
-    """They read its nonce in state/launcher.json."""
+def test_others_who_know_the_attempt_and_another_host_cannot_take_the_socket_of_the_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They read its nonce in state/launcher.json, and names of sockets that are open in /proc/net/unix."""
     plan = task_plan(tmp_path / "run", hosts(0)).replace(key=os.urandom(32).hex())
     with socket.socket(socket.AF_UNIX) as taken, world.opened(plan, "h0") as ranks:
         taken.bind(f"\0gridtf-{plan.nonce}")
-        public = {name: text for name, text in plan.to_record().items() if name != "key"}
-        assert ranks.getsockname().decode().removeprefix("\0gridtf-") not in str(public)
-        assert world._address(plan) != world._address(plan.replace(key=os.urandom(32).hex()))
+        open_here = ranks.getsockname().decode().removeprefix("\0gridtf-")
+        assert open_here in Path("/proc/net/unix").read_text()
+        assert open_here not in str(plan.to_record())
         with pytest.raises(GridtfError, match="host h0: no socket for the ranks of MPI can be opened: Address already"):
             world.opened(plan, "h0")
+        monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(nodename="other"))
+        with world.opened(plan, "h1") as other:
+            assert other.getsockname() != ranks.getsockname()
 
 
 def test_process_that_is_killed_before_it_has_spoken_is_forgotten(host: Host) -> None:
     code = (
         "import socket, sys; link = socket.socket(socket.AF_UNIX); link.connect('\\0' + sys.argv[1]); link.send(b'x')"
     )
-    subprocess.run([sys.executable, "-c", code, world._address(host.plan)], check=False)
+    subprocess.run([sys.executable, "-c", code, mpishim.address(world._key(host.plan))[1:]], check=False)
     for rank in "01":
         host.begin("rank", PMI_RANK=rank)
     assert set(host.world.form()) == {"worker:0", "worker:1"}
