@@ -81,11 +81,13 @@ def test_job_is_as_the_jsv_of_the_cell_has_made_it(sge: Bed) -> None:
 
 def test_job_may_wait_for_hosts_in_exclusive_use(sge: Bed) -> None:
     with with_exclusive_hosts(sge):
-        script = 'for n in 1 2 3 4; do echo "sleep 60" | qsub -N hold -l exclusive -q all.q@n$n; done >/dev/null'
+        script = 'for n in 1 2 3 4; do echo "sleep 900" | qsub -N hold -l exclusive -q all.q@n$n; done >/dev/null'
         sge.run("login", "bash", "-c", f"{script}; until [ $(qstat -s r | grep -c hold) = 4 ]; do sleep 0.2; done")
-        job = ClusterJob(sge, *sge.options, "--workers", "4", "--native=-l excl", "--", "true")
+        try:
+            job = ClusterJob(sge, *sge.options, "--workers", "4", "--native=-l excl", "--", "true")
+        finally:
+            sge.run("login", "qdel", "hold")
         assert "the job may have to wait: other jobs have hosts for themselves" in job.submitted.stderr
-        sge.run("login", "qdel", "hold")
         ended(job, "COMPLETED")
 
 
