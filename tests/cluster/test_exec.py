@@ -119,7 +119,7 @@ def test_connection_goes_through_srun_where_a_firewall_lets_no_other_through(slu
         assert (done.returncode, done.stderr.decode()) == (5, f"{host} 1\n")
         assert done.stdout == data
         # what copies there is a Python, in the current folder of the user; of root, for jobs of root
-        traps = Traps(slurm.home() / "detour", slurm.home() / "ran", slurm.seen(slurm.home() / "ran"))
+        traps = Traps(slurm.home() / "detour", slurm.home() / "trapped", slurm.seen(slurm.home() / "trapped"))
         (slurm.shared / "root").mkdir(0o700)
         of_root = slurm.seen(slurm.shared / "root")
         options = ("--nodes", "1", "--nodelist", host, "--run-root", of_root, "--chdir", of_root)

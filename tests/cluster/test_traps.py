@@ -9,7 +9,7 @@ from tests.support.traps import ISOLATED, Traps
 
 @on_every_scheduler
 def test_job_runs_no_module_of_its_working_folder(bed: Bed) -> None:
-    traps = Traps(bed.home() / "traps", bed.home() / "ran", bed.seen(bed.home() / "ran"))
+    traps = Traps(bed.home() / "traps", bed.home() / "trapped", bed.seen(bed.home() / "trapped"))
     # as `export PYTHONPATH=/opt/lib:$PYTHONPATH` in a shell without one: an empty entry, the current folder
     words = ("--nodes", "2", "--tasks-per-node", "1", "--check", "quick")
     about = {"env": {"PYTHONPATH": "/opt/lib:", "GRIDTF_SITE_CONFIG": ""}, "cwd": bed.seen(traps.folder)}
