@@ -411,7 +411,7 @@ def versions(program: str, limit: float) -> dict[str, Any]:
     """
     from gridtf.host.interpreter import ROOT, asked
 
-    argv, environ = asked(program, ["-c", _VERSIONS], os.environ, Path.cwd())
+    argv, environ = asked(program, ["-c", _VERSIONS], os.environ, Path())
     try:
         done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=limit, cwd=ROOT, check=False)
         if done.returncode:

@@ -59,7 +59,7 @@ def mpi(spec: JobSpec, scheduler: Scheduler | None, environ: Mapping[str, str]) 
     named, family = _known(_said([str(Path(starter).absolute()), "--version"], environ)) if starter else ("", "")
     load = f"load the MPI of the program, so that its {MPIRUN} comes first"
     also, wrong = [], []
-    asking, own = asked(python, ["-c", _OF_PROGRAM], environ, Path.cwd()) if python else ([], {})
+    asking, own = asked(python, ["-c", _OF_PROGRAM], environ, Path()) if python else ([], {})
     for library, said in re.findall(r"(?m)^(\w+) (.+)", _said(asking, own)) if python else ():
         mine, same = _known(said)
         if said == _GLOO:

@@ -36,7 +36,7 @@ def asked(
         python: Its interpreter.
         words: Its options and arguments.
         environ: Its environment.
-        folder: The working folder of the job.
+        folder: The working folder of the job; relative: to that of this process, which may be gone.
 
     Returns:
         The command and the environment of a process whose working folder must be ROOT.
@@ -44,4 +44,4 @@ def asked(
     own = dict(environ)
     path = [entry for entry in own.pop(_PATH, "").split(os.pathsep) if entry.startswith("/")]
     own.update({_PATH: os.pathsep.join(path)} if path else {})
-    return [str(folder / python) if "/" in python else python, *words], own
+    return [str((folder / python).absolute()) if "/" in python else python, *words], own

@@ -70,7 +70,7 @@ def serve(program: Sequence[str], folder: Path, port: int | None, tell: Callable
         raise UsageError(f"port {port} of {os.uname().nodename} is in use", hint=hint)
     port = port or _free_port()
     options = ["--logdir", str(folder), "--host", LOOPBACK, "--port", str(port)]
-    argv, environ = asked(program[0], [*program[1:], *options], os.environ, Path.cwd())
+    argv, environ = asked(program[0], [*program[1:], *options], os.environ, Path())
     with tempfile.TemporaryFile() as said:
         server = subprocess.Popen(
             argv,

@@ -88,6 +88,19 @@ def test_version_of_a_job_s_python_is_that_without_the_working_folder(
     assert not traps.ran
 
 
+def test_python_is_asked_also_where_the_current_folder_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert measure.versions(sys.executable, 60.0)["version"] == sys.version.split()[0]
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.4'\n")
+    mpirun.chmod(0o755)
+    environ = {**os.environ, "PATH": f"{tmp_path}:{Path(sys.executable).parent}"}
+    (found,) = collect(mpi.mpi(JobSpec(command=("true",)), None, environ)).findings
+    assert found.message.startswith(f"{mpirun} is of Open MPI 4.1.4")
+
+
 def test_helpers_are_isolated(traps: Traps, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", ":.")
     done = subprocess.run(
