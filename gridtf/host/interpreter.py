@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-TYPE_CHECKING = False  # launchers import this
+TYPE_CHECKING = False  # typing would take longer to import than all of this
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path

@@ -96,7 +96,7 @@ def opened(plan: AttemptPlan, host: str) -> socket.socket:
 
 
 def _key(plan: AttemptPlan) -> str:
-    """That of the sockets of an attempt; only its owner can read the plan, and the environment of a process."""
+    """The key of the sockets of an attempt: only its owner can read the plan, and the environment of a process."""
     return hmac.digest(plan.secret, b"ranks", "sha256").hex()
 
 
