@@ -17,6 +17,7 @@ from tests.support.beds import beds_of
 from tests.support.clocks import Clock
 from tests.support.fixtures import launch, program
 from tests.support.progress import Progress
+from tests.support.release import left_to_releases
 from tests.support.scheduler import FakeScheduler
 from tests.support.topics import TOPICS, main_topic, topics_of
 from tests.support.versions import version_of
@@ -63,6 +64,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     for topic, about in TOPICS.items():
         config.addinivalue_line("markers", f"{topic}: {about} (scripts/test {topic})")
+    config.addinivalue_line("markers", "release: not for each landing (scripts/test --release)")
     if config.getoption("numprocesses", None):
         from tests.support.spread import SideBySide  # pytest-xdist is not everywhere
 
@@ -80,6 +82,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         for topic in topics_of(item):
             item.add_marker(topic)
+        if left_to_releases(item):
+            item.add_marker("release")
     everything = list(items)
     yield
     process: Any = config

@@ -216,10 +216,11 @@ def _tests(
     [
         ([], f"-m fast or smoke --durations 10 {_PARALLEL}"),
         (["--quick"], f"-m (fast or smoke) and not tensorflow --durations 10 {_PARALLEL}"),
-        (["--all"], f"--slurm-versions 24.11 --durations 10 {_PARALLEL}"),
+        (["--all"], f"-m not release --slurm-versions 24.11 --durations 10 {_PARALLEL}"),
+        (["--release"], f"--slurm-versions 20.11,24.11,26.05 --durations 10 {_PARALLEL}"),
         (
             ["--all", "--quick", "--record"],
-            f"-m not tensorflow --slurm-versions 24.11 --durations 10 {_PARALLEL} --record",
+            f"-m (not release) and not tensorflow --slurm-versions 24.11 --durations 10 {_PARALLEL} --record",
         ),
         (["--versions"], f"-m versions --slurm-versions 20.11,24.11,26.05 --durations 10 {_PARALLEL}"),
         (["--versions", "22.05", "26.05", "x.py"], "-m versions --slurm-versions 22.05,26.05 --durations 10 x.py"),
@@ -271,6 +272,7 @@ def test_another_python_or_tensorflow_has_an_environment_of_its_own(
         (["--again", "20"], "--again needs a number and a test"),
         (["--again", "x", "tests/unit"], "--again needs a number and a test"),
         (["--all", "slurm"], "--all is every topic, so it goes with none"),
+        (["sge", "--release"], "--release is every topic, so it goes with none"),
         (["--python"], "--python: no Python that runs here"),
         (["--python", "3.9999"], "--python 3.9999: no Python that runs here"),
         (["--tensorflow"], "--tensorflow: no version of TensorFlow 2"),
@@ -327,9 +329,12 @@ def test_skipped_test_fails_in_ci(tmp_path: Path, ci: str, code: int, way: list[
         "@pytest.mark.xfail(strict=True)\n"
         "def test_fails_as_expected(): raise ValueError\n"
         "@pytest.mark.versions\n"
+        "def test_on_the_version_of_each_landing(): pytest.skip('Slurm 24.11 cannot be had')\n"
+        "@pytest.mark.versions\n"
+        "@pytest.mark.release\n"
         "def test_on_a_version_that_cannot_be_had(): pytest.skip('Slurm 20.11 cannot be had')\n"
     )
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = versions:\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = versions:\n release:\n")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *way, "test_it.py"],
         cwd=tmp_path,
@@ -342,7 +347,8 @@ def test_skipped_test_fails_in_ci(tmp_path: Path, ci: str, code: int, way: list[
     assert done.returncode == code, done.stdout
     assert ("must not be skipped where CI=true: Skipped: no such thing here" in done.stdout) == bool(ci)
     assert ("FAILED test_it.py::test_skips - " in done.stdout) == bool(ci)
-    assert f"{1 if ci else 2} skipped" in done.stdout
+    assert ("FAILED test_it.py::test_on_the_version_of_each_landing - " in done.stdout) == bool(ci)
+    assert f"{1 if ci else 3} skipped" in done.stdout
 
 
 @pytest.mark.parametrize(

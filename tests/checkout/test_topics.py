@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import subprocess
 import sys
@@ -13,9 +14,10 @@ import pytest
 
 from tests.support import evidence
 from tests.support.progress import Progress
+from tests.support.release import BEDS_OF_LANDINGS, ROWS_OF_RELEASES
 from tests.support.topics import SMOKE, TOPICS, is_smoke, topics
 from tests.support.units import expected
-from tests.support.versions import LONG, MATRIX
+from tests.support.versions import EVERYDAY, LANDING, LONG, MATRIX
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -77,19 +79,39 @@ def test_every_test_has_a_topic_and_every_cluster_test_a_scheduler(tmp_path: Pat
 def test_matrix_of_versions_runs_tests_that_there_are(tmp_path: Path) -> None:
     """Only Slurm's; all of them by scripts/test --versions, and by --all those that do not take minutes."""
     found: dict[str, list[str]] = {}
-    for selection in (("--slurm-versions", "24.11", "-m", "versions"), ("--slurm-versions", "24.11")):
-        listed = tmp_path / "tests.json"
-        command = [sys.executable, "-c", _LIST, str(listed), *selection, "tests/cluster"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stdout
-        marks: dict[str, list[str]] = json.loads(listed.read_text())
+    for selection in ("versions", LANDING):
+        marks = _listed(tmp_path, "--slurm-versions", EVERYDAY, "-m", selection)
         tests = [test for test, names in marks.items() if "versions" in names]
-        assert all("24.11" in test and "sge" not in test.partition("[")[2] for test in tests)
+        assert all(EVERYDAY in test and "sge" not in test.partition("[")[2] for test in tests)
         assert [test for test in tests if set(TOPICS).intersection(marks[test])] == []
-        found[selection[-1]] = tests
-    for versions, entries in (("versions", MATRIX + LONG), ("24.11", MATRIX)):
+        found[selection] = tests
+    for versions, entries in (("versions", MATRIX + LONG), (LANDING, MATRIX)):
         assert [entry for entry in entries if not any(test.startswith(entry) for test in found[versions])] == []
-    assert len(found["versions"]) > len(found["24.11"])
+    assert len(found["versions"]) > len(found[LANDING])
+
+
+def test_what_a_landing_leaves_to_a_release_has_rows_that_it_runs(tmp_path: Path) -> None:
+    """Each entry of tests/support/release.py leaves out something, and but for whole tests not everything."""
+    marks = _listed(tmp_path, "--slurm-versions", EVERYDAY)
+    left = {test for test, names in marks.items() if "release" in names}
+    assert [row for row in ROWS_OF_RELEASES if not fnmatch.filter(left, row)] == []
+    for entry in BEDS_OF_LANDINGS:
+        own = {test for test in marks if test.startswith((f"{entry}::", f"{entry}["))}
+        exception = entry.partition("::")[0] != entry and entry.partition("::")[0] in BEDS_OF_LANDINGS
+        assert exception or own & left, entry
+        assert own - left, entry
+    rows = {row.partition("[")[0] for row in ROWS_OF_RELEASES if "[" in row}
+    assert [test for test in rows if not any(run.startswith(f"{test}[") for run in marks.keys() - left)] == []
+    assert EVERYDAY in (ROOT / "scripts" / "test").read_text(encoding="utf-8")
+
+
+def _listed(folder: Path, *selection: str) -> dict[str, list[str]]:
+    """The tests on clusters that pytest chooses, with their marks."""
+    listed = folder / "tests.json"
+    command = [sys.executable, "-c", _LIST, str(listed), *selection, "tests/cluster"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout
+    return dict(json.loads(listed.read_text()))
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,8 @@ class Progress:
             left = ", ".join(f"{count:,} of {topic}" for topic, count in sorted(self._left_out.items()))
             self._reporter.section("not run")
             self._reporter.write_line(f"tests left out: {left}")
-            self._reporter.write_line("all of them: scripts/test --all; one topic: scripts/test slurm, …")
+            more = "all of them: scripts/test --release; what a landing needs: --all; one topic: scripts/test slurm, …"
+            self._reporter.write_line(more)
 
     def _tell(self) -> None:
         on_terminal = bool(self._reporter.isatty)

@@ -59,7 +59,8 @@ def topics(path: PurePath, beds: list[str], marks: set[str]) -> set[str]:
 def main_topic(item: pytest.Item) -> str:
     """The topic by which a test is counted that was left out."""
     marks = {mark.name for mark in item.iter_markers()}
-    return next(topic for topic in ("thorough", "checkout", "slurm", "sge", "local", "fast") if topic in marks)
+    topics = ("thorough", "checkout", "slurm", "sge", "local", "fast", "versions")
+    return next(topic for topic in topics if topic in marks)
 
 
 def is_smoke(name: str) -> bool:

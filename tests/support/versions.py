@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+# The version of most new installations, on which these tests run at each landing, instead of this machine's.
+EVERYDAY = "24.11"
 # Files, or tests: those that have found a fault of gridtf on another version; test_scripts.py trains.
 MATRIX = (
     "tests/cluster/test_doctor.py",
@@ -19,7 +21,7 @@ MATRIX = (
     "tests/cluster/test_slurm_refused.py",
     "tests/cluster/test_slurm_scripts.py",
 )
-# The same, but for scripts/test --versions alone: they take minutes.
+# The same, but for scripts/test --versions and --release alone: they take minutes.
 LONG = (
     "tests/cluster/test_conformance.py",
     "tests/cluster/test_fence.py",
@@ -32,6 +34,7 @@ LONG = (
     "tests/cluster/test_training.py",
     "tests/cluster/test_walltime.py",
 )
+LANDING = "not release"  # the choice of scripts/test --all, by marker
 _PARAMETER = "slurm_version"
 
 
@@ -39,7 +42,7 @@ def repeat(metafunc: pytest.Metafunc, beds: tuple[str, ...]) -> None:
     """Have a test of the matrix run on the versions of --slurm-versions, too."""
     versions = [version for version in metafunc.config.getoption("slurm_versions").split(",") if version]
     path = str(metafunc.definition.path.relative_to(metafunc.config.rootpath))
-    chosen = MATRIX + (LONG if metafunc.config.option.markexpr == "versions" else ())
+    chosen = MATRIX + (() if LANDING in metafunc.config.option.markexpr else LONG)
     wanted = {path, f"{path}::{metafunc.definition.originalname}"} & set(chosen)
     if versions and wanted and {"bed", "name", *beds} & set(metafunc.fixturenames):
         metafunc.fixturenames.append(_PARAMETER)
@@ -47,6 +50,11 @@ def repeat(metafunc: pytest.Metafunc, beds: tuple[str, ...]) -> None:
         metafunc.parametrize(_PARAMETER, [as_ever, *versions])
 
 
+def is_repeated(item: pytest.Item) -> bool:
+    """Whether a test also runs on other versions, or is run on one of them."""
+    return hasattr(item, "callspec") and _PARAMETER in item.callspec.params
+
+
 def version_of(item: pytest.Item) -> str:
     """The version that a test runs on, such as 24.11; empty for that of this machine."""
-    return str(item.callspec.params.get(_PARAMETER, "")) if hasattr(item, "callspec") else ""
+    return str(item.callspec.params[_PARAMETER]) if hasattr(item, "callspec") and is_repeated(item) else ""

@@ -254,6 +254,7 @@ def test_pythons_of_the_tasks_are_noted_each_once(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, command=("python", "train.py"), tasks=tasks)
     one = {"python": "/opt/bin/python", "version": "3.11", "packages": {"numpy": "2.0"}}
     attempt.system.installed = {"python": one, "other": {**one, "python": "/opt/bin/other"}}
+    attempt.at(5, attempt.cluster.agents["h0"].kill)
     attempt.launch()
     known = read_record(attempt.attempt.packages, recordtypes.Packages, nonce=attempt.nonce) or {}
     found = {kind: python["python"] for kind, python in known["pythons"].items()}
