@@ -249,7 +249,7 @@ def test_memory_of_another_job_is_not_the_cause(
     train = program("train", f"echo $PPID >{ours}/cgroup.procs; {neighbour}; kill -9 $$")
     verdict = launch(train).verdict()
     assert (verdict["state"], verdict["cause"]["signal"]) == ("FAILED", "SIGKILL")
-    assert "memory" not in verdict["reason"]
+    assert "out of memory" not in verdict["reason"]  # jobs beside this one may leave files in memory, which it names
 
 
 def test_python_memory_error_has_a_hint(launch: Launch, program: Program) -> None:
