@@ -66,7 +66,7 @@ class Configured(Value):
         steps: The names of the job file's ``[steps]``, in its order; the job is one of them.
         follows: Condition of its start, such as ``after`` -> the steps and jobs that the table of the step names; for
             a table without one, the step before it.
-        max_sweep: The site's limit on the elements of a sweep; None: there is none.
+        sweep_limits: Those of the site on a sweep, by name.
         origin: What the job comes from, as in Plan.
     """
 
@@ -78,7 +78,7 @@ class Configured(Value):
     sweep: Mapping[str, Sourced] = {}
     steps: tuple[str, ...] = ()
     follows: Mapping[str, tuple[str, ...]] = {}
-    max_sweep: Limit | None = None
+    sweep_limits: Mapping[str, Limit] = {}
     origin: Mapping[str, str] = {}
 
     def source(self, key: str) -> str:
@@ -137,8 +137,8 @@ class Build(Value):
         made = _configured(merged, self.keys, trusted, self.notes)
         tables = [table for file in general for table in file.partitions.items()]
         partitions = {name: next(iter(keys.values())).source for name, keys in tables if keys}
-        most = next((file.limits[limits.MAX_SWEEP] for file in general if limits.MAX_SWEEP in file.limits), None)
-        parts = {"sweep": job.sweep, "steps": tuple(job.steps), "follows": self.follows, "max_sweep": most}
+        of_sweep = {name: file.limits[name] for file in general for name in limits.OF_SWEEPS if name in file.limits}
+        parts = {"sweep": job.sweep, "steps": tuple(job.steps), "follows": self.follows, "sweep_limits": of_sweep}
         if self.use is Use.SUBMIT and limited:
             _check_limits(made, general)
         return made.replace(partitions=partitions, **parts)

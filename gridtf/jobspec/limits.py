@@ -25,10 +25,14 @@ _MOST: dict[str, tuple[str, Callable[[JobSpec], int | None]]] = {
     "max_workers": ("tasks.worker.count", lambda spec: spec.count("worker")),
     "max_gpus_per_node": ("gpus_per_node", lambda spec: spec.gpus_per_node),
     "max_time": ("time", lambda spec: spec.walltime),
+    "max_restarts": ("restarts", lambda spec: spec.restarts),
+    "max_spare_nodes": ("spare_nodes", lambda spec: spec.spare_nodes),
 }
-MAX_SWEEP = "max_sweep"  # elements of a sweep, which is made later
+_MAY_BE_ZERO = ("max_restarts", "max_spare_nodes")
+# Of a sweep, which is made later: all elements, those that run at once, and the text for users.
+OF_SWEEPS = ("max_sweep", "max_at_once", "message")
 _SWITCHES = ("exec", "advise_users")  # of commands
-NAMES = (*_MOST, MAX_SWEEP, "require", "message", "bad_hosts", *_SWITCHES)
+NAMES = (*_MOST, *OF_SWEEPS, "require", "bad_hosts", *_SWITCHES)
 
 
 def parse(name: str, value: object) -> Any:
@@ -64,8 +68,9 @@ def parse(name: str, value: object) -> Any:
             return parse_walltime(value)
         except ValueError as error:
             raise SpecError(key, str(error)) from None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise SpecError(key, f"{value!r} is not a whole number above 0")
+    least = 0 if name in _MAY_BE_ZERO else 1
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise SpecError(key, f"{value!r} is not a whole number{'' if least == 0 else ' above 0'}")
     return value
 
 

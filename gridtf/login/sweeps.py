@@ -20,6 +20,7 @@ from gridtf.contract import OUTPUT_DIR
 from gridtf.errors import GridtfError, NotFoundError, RunDirError, SpecError, UsageError
 from gridtf.jobspec import merging, params, placeholders, sweep
 from gridtf.jobspec.config import Configured
+from gridtf.jobspec.limits import OF_SWEEPS
 from gridtf.jobspec.primitives import spell
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.sweep import Sweep
@@ -48,7 +49,10 @@ def configured(given: Configured, folder: Path, at_once: int | None = None, pack
     """
     table = {name: value.value for name, value in given.sweep.items()}
     places = {f"sweep.{name}": value.source for name, value in given.sweep.items()}
-    most = sweep.MOST if given.max_sweep is None else given.max_sweep.value
+    if at_once is not None:
+        places["sweep.at_once"] = "--at-once"
+    whole, running, message = (given.sweep_limits.get(name) for name in OF_SWEEPS)
+    most = whole.value if whole else sweep.MOST
     try:
         if not table:
             hint = "write [sweep], and lr = [0.1, 0.01] below it; gridtf submit runs a job without one"
@@ -61,10 +65,16 @@ def configured(given: Configured, folder: Path, at_once: int | None = None, pack
                 what = f"the sweep has its own values of {name}, and --set would change none of them"
                 raise SpecError(f"params.{name}", what, hint=f"change {name} below [sweep], or leave out --set {name}")
         limit = _positive("sweep.at_once", table.get("at_once") if at_once is None else at_once)
-        return Sweep(made, limit or min(sweep.AT_ONCE, _room(given.spec, pack)), pack)
+        if running and limit and limit > running.value:
+            why = f"{running.source}: max_at_once = {running.value}"
+            what, hint = f"{limit} requested, the site allows {running.value}", message.value if message else ""
+            raise SpecError("sweep.at_once", what, why=why, hint=hint)
+        usual = min(sweep.AT_ONCE, running.value if running else sweep.AT_ONCE, _room(given.spec, pack))
+        return Sweep(made, limit or usual, pack)
     except SpecError as error:
-        if given.max_sweep and isinstance(error, sweep.TooMany):
-            error.why = f"{given.max_sweep.source}: max_sweep = {most}"
+        if whole and isinstance(error, sweep.TooMany):
+            error.why = f"{whole.source}: max_sweep = {most}"
+            error.hint = message.value if message else error.hint
         raise merging.located(error, {**given.sources, **places}) from None
 
 

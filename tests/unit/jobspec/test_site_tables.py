@@ -31,6 +31,8 @@ max_workers = 64
 max_gpus_per_node = 8
 max_time = "24:00:00"
 require = ["account"]
+max_restarts = 3
+max_spare_nodes = 1
 message = "see the page on limits"
 """
 
@@ -90,6 +92,12 @@ def test_profiles_of_all_files_add_up(site: Path, tmp_path: Path, monkeypatch: p
         ("--nodes 16 --restarts 1 --spare-nodes 1", "--nodes: 17 requested, the site allows 16", "13: max_nodes = 16"),
         ("--workers 65", "--workers: 65 requested, the site allows 64", "14: max_workers = 64"),
         ("--gpus-per-node 9", "--gpus-per-node: 9 requested, the site allows 8", "15: max_gpus_per_node = 8"),
+        ("--restarts 4", "--restarts: 4 requested, the site allows 3", "18: max_restarts = 3"),
+        (
+            "--nodes 2 --restarts 1 --spare-nodes 2",
+            "--spare-nodes: 2 requested, the site allows 1",
+            "19: max_spare_nodes = 1",
+        ),
         ("-t 25h", "-t: 1-01:00:00 requested, the site allows 1-00:00:00", "16: max_time = 1-00:00:00"),
     ],
 )
@@ -99,7 +107,14 @@ def test_limit(words: str, what: str, line: str, site: Path, tmp_path: Path) -> 
 
 
 def test_jobs_at_the_limit_are_accepted(site: Path, tmp_path: Path) -> None:
-    read("-A a --nodes 16 --workers 64 --gpus-per-node 8 -t 24h -- x", tmp_path)
+    read("-A a --nodes 16 --workers 64 --gpus-per-node 8 -t 24h --restarts 3 -- x", tmp_path)
+    read("-A a --nodes 15 --restarts 1 --spare-nodes 1 -- x", tmp_path)
+
+
+def test_site_may_allow_no_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRIDTF_SITE_CONFIG", str(write(tmp_path / "site.toml", "[limits]\nmax_restarts = 0\n")))
+    read("-- x", tmp_path)
+    assert refused("--restarts 1 -- x", tmp_path).what == "--restarts: 1 requested, the site allows 0"
 
 
 def test_required_key(site: Path, tmp_path: Path) -> None:
@@ -142,6 +157,8 @@ def test_site_says_where_it_forbids_something(text: str, where: str, site: Path,
         ("profiles = 3", "1: profiles: expected tables"),
         ("[profiles]\na = 3", "2: profiles: expected tables"),
         ('[limits]\nmax_nodes = "x"', "2: limits.max_nodes: 'x' is not a whole number above 0"),
+        ("[limits]\nmax_restarts = -1", "2: limits.max_restarts: -1 is not a whole number"),
+        ("[limits]\nmax_at_once = 0", "2: limits.max_at_once: 0 is not a whole number above 0"),
         ("[limits]\nmax_nodes = true", "2: limits.max_nodes: True is not"),
         ('[limits]\nmax_time = "soon"', "2: limits.max_time: 'soon' is not a walltime"),
         ('[limits]\nrequire = "account"', "2: limits.require: expected a list of keys"),

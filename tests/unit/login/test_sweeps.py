@@ -211,7 +211,7 @@ def test_sweep_of_another_user_is_not_run_again(
         ("[sweep]\nlr = []\n", [], "gridtf: job.toml:9: sweep.lr: it has no values\n"),
         ("[sweep]\nlayers = {from=1, to=10001}\n", [], "gridtf: sweep: it has 10001 elements, at most 10000 are allo"),
         ("[sweep]\nlr = [1]\nat_once = 0\n", [], "gridtf: job.toml:10: sweep.at_once: 0 is not a whole number above 0"),
-        ("[sweep]\nlr = [1]\n", ["--at-once", "0"], "gridtf: sweep.at_once: 0 is not a whole number above 0"),
+        ("[sweep]\nlr = [1]\n", ["--at-once", "0"], "gridtf: --at-once: 0 is not a whole number above 0"),
         ("[sweep]\nlr = [1]\n", ["--pack", "0"], "gridtf: --pack: 0 is not a whole number above 0"),
         ("[sweep]\nlr = [1]\n", ["--pack", "2", "--nodes", "2"], "gridtf: pack: only jobs of one host can share it"),
         *(
@@ -280,6 +280,18 @@ def test_site_limits_the_elements(
     err = capsys.readouterr().err
     assert err.startswith("gridtf: sweep: it has 3 elements, at most 2 are allowed\n")
     assert f"{site}:2: max_sweep = 2" in err
+    site.write_text("[limits]\nmax_at_once = 4\nmessage = 'be kind'\n")
+    assert main(["sweep", "job.toml", "--at-once", "5"]) == 2
+    err = capsys.readouterr().err
+    assert err == f"gridtf: --at-once: 5 requested, the site allows 4\n  {site}:2: max_at_once = 4\n  be kind\n"
+    write("[sweep]\nat_once = 5\nlr = [1, 2, 3]\n")
+    assert main(["sweep", "job.toml"]) == 2
+    assert "sweep.at_once: 5 requested, the site allows 4" in capsys.readouterr().err
+    write("[sweep]\nlr = [1, 2, 3, 4, 5, 6]\n")  # without a wish as many as are allowed
+    capsys.readouterr()
+    assert main(["sweep", "job.toml", "--json"]) == 0
+    submitted = json.loads(capsys.readouterr().out)
+    assert json.loads(Path(submitted["run_dir"], "sweep.json").read_text())["at_once"] == 4
     site.write_text("[limits]\nmax_sweep = 20000\n")
     write("[sweep]\nlayers = {from = 1, to = 10001}\n")
     assert main(["sweep", "job.toml", "--dry-run"]) == 0
