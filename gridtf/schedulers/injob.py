@@ -56,6 +56,7 @@ class InJob(ABC):
         restart_variable: The variable that counts how often a job was restarted; it may be unset in a job that was not.
             Empty: there is none.
         name_variable: The variable that has the job's name in a job script. Empty: there is none.
+        end_moves: Whether the end of a job may be moved while it runs.
         start_variables: Variables that together identify this start of a job, for gridtf_join where the user sets RANK
             and WORLD_SIZE.
     """
@@ -67,6 +68,7 @@ class InJob(ABC):
     rank_variables: ClassVar[RankVariables | None] = None
     restart_variable: ClassVar[str] = ""
     name_variable: ClassVar[str] = ""
+    end_moves: ClassVar[bool] = True
     start_variables: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -215,8 +217,13 @@ class InJob(ABC):
         """
         return True
 
+    def planned_end(self, environ: Mapping[str, str], request: Request, started: float) -> float | None:
+        """When this job will be ended as far as is known without a question to the scheduler, as end_of_job."""
+        return None if request.walltime is None else started + request.walltime
+
     def end_of_job(self, environ: Mapping[str, str], request: Request, started: float) -> float | None:
-        """When the scheduler will end this job. Asked several times, since an administrator may change it.
+        """When the scheduler will end this job. Asked several times, since an administrator may change it, by a process
+        of its own, where a checkpoint is requested before the end.
 
         Args:
             environ: The job's environment.
@@ -226,7 +233,7 @@ class InJob(ABC):
         Returns:
             Seconds since the epoch; None where the job has no limit, or it is not known.
         """
-        return None if request.walltime is None else started + request.walltime
+        return self.planned_end(environ, request, started)
 
     def why_not_again(self, environ: Mapping[str, str]) -> str:
         """Why this job cannot be started again as the same job, once its script has ended.

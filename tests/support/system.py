@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import heapq
 import signal
+import socket
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gridtf.bootstrap.system import System
+from gridtf.bootstrap.wire.helper import Helper
 from gridtf.run.rundir import Record
 
 _LONGEST = 100_000.0  # simulated seconds after which a test fails, because it waits for something that never happens
@@ -236,3 +238,15 @@ class FakeSystem(System):
 
     def out_of_memory_kills(self) -> int:
         return self.oom_kills
+
+
+class InlineHelper(Helper):
+    """Has the answer of a process at once, from this one: that of EndOfJob."""
+
+    def start(self, work: Any) -> bool:
+        self._line, theirs = socket.socketpair()
+        theirs.sendall(work.__self__.answer())
+        theirs.close()
+        self._line.setblocking(False)
+        self.pid = 1 << 30
+        return True

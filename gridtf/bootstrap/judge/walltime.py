@@ -3,76 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from time import localtime, strftime
 
 from gridtf import files
 from gridtf.bootstrap.judge.progress import MOST_IDLE, Progress, output_dir, reached
 from gridtf.bootstrap.judge.verdict import Verdict
 from gridtf.bootstrap.plan.launchedjob import LaunchedJob
-from gridtf.bootstrap.system import System
 from gridtf.errors import GridtfError
-from gridtf.jobspec.request import Request
-from gridtf.jobspec.spec import JobSpec
 from gridtf.run import recordtypes, registry
 from gridtf.run.rundir import Attempt, Record, RunDir, read_record
-from gridtf.schedulers.api import Scheduler
 from gridtf.text import counted
 from gridtf.values import Value
 
-_LAST_QUERY = 60.0  # seconds before the request in which the scheduler is not asked again for the end of the job
+LAST_QUERY = 60.0  # seconds before the request in which the scheduler is not asked again for the end of the job
 
 
 # --- when to save
-
-
-class EndOfJob:
-    """Knows when the job will be ended, and when to request the checkpoint.
-
-    Args:
-        request: What the job requests.
-        scheduler: Its scheduler, which knows the end of the job.
-        system: This host, whose clock decides.
-
-    Attributes:
-        end: What the scheduler has said last, in seconds since the epoch; None where that is not known.
-    """
-
-    def __init__(self, spec: JobSpec, request: Request, scheduler: Scheduler, system: System) -> None:
-        self.end: float | None = None
-        self._before = spec.seconds_to_save
-        self._request, self._scheduler, self._system = request, scheduler, system
-        self._started = system.time() - system.age()  # the launcher has taken the place of the job script
-        self._next = float("-inf")  # when the scheduler is asked again
-        self._told = False  # that the end is not known
-
-    def save_now(self) -> bool:
-        """Whether it is time to request the checkpoint. True once."""
-        now = self._system.time()
-        if now < self._next:
-            return False
-        try:
-            end = self._scheduler.injob.end_of_job(self._system.environ, self._request, self._started)
-        except GridtfError as error:
-            if self._before is not None:
-                self._system.log(str(error))
-            end = None
-        self.end = self.end if end is None else end
-        if self._before is None:  # the end is asked for once, since a site may give a job another one than requested
-            self._next = float("inf")
-            return False
-        if self.end is None:
-            if not self._told:
-                self._told = True
-                self._system.log("it is not known when the job will be ended, so no checkpoint is requested before it")
-            self._next = now + _LAST_QUERY
-            return False
-        left = self.end - self._before - now
-        if left > 0:
-            self._next = now + until_next_look(left)
-            return False
-        self._next = float("inf")
-        self._system.log(f"the walltime will be over at {strftime('%H:%M:%S', localtime(self.end))}")
-        return True
 
 
 def until_next_look(left: float) -> float:
@@ -84,7 +29,7 @@ def until_next_look(left: float) -> float:
     Returns:
         Seconds: a scheduler is asked about ten times a day.
     """
-    return left if left <= _LAST_QUERY else max(_LAST_QUERY, left / 2)
+    return left if left <= LAST_QUERY else max(LAST_QUERY, left / 2)
 
 
 # --- whether to go on

@@ -6,10 +6,11 @@ import shlex
 from collections.abc import Sequence
 from time import localtime, strftime
 
-from gridtf.bootstrap.judge import ownfolders, together, verdict, walltime
+from gridtf.bootstrap.judge import ownfolders, together, verdict
 from gridtf.bootstrap.judge.verdict import Outcome, Verdict
 from gridtf.bootstrap.launcher import stalls
 from gridtf.bootstrap.launcher.contact import Contact
+from gridtf.bootstrap.launcher.endofjob import EndOfJob
 from gridtf.bootstrap.launcher.hosts import HostMonitor
 from gridtf.bootstrap.launcher.reporter import Reporter
 from gridtf.bootstrap.launcher.requests import Requests
@@ -60,7 +61,7 @@ class Watch:
         self._policy = spec.success_policy  # "chief" as soon as the others have had their time after its success
         self._leaders, self._saving = TimeLimit(spec.leader_wait, system), TimeLimit(spec.leader_wait, system)
         self._evaluators = TimeLimit(spec.evaluator_wait, system)
-        self._end_of_job = walltime.EndOfJob(spec, job.request, job.scheduler, system)
+        self._end_of_job = EndOfJob(spec, job.request, job.scheduler, system)
         self.stalls = stalls.Stalls(job, tasks, hosts, reporter.nonce, reporter.recorder)
         self._stragglers = Stragglers(job, tasks)
         self._requests = Requests(hosts.attempt, reporter.nonce, system)
@@ -129,8 +130,9 @@ class Watch:
         return self._job.system.monotonic() - self._aborted < _ABORTED_LIMIT
 
     def end(self) -> None:
-        """End the process that looks for requests of users."""
+        """End the processes that look for requests of users, and ask for the end of the job."""
         self._requests.end()
+        self._end_of_job.close()
 
     def _report(self, now: Outcome, stalled: str) -> None:
         if self._separate is None and self._job.system.monotonic() - self._begun >= together.SOON:

@@ -301,7 +301,8 @@ def _gpus(
 
 
 def end_of_job(environ: Mapping[str, str], request: Request, started: float) -> float | None:
-    """When Grid Engine will end this job: h_rt after its start. A JSV, or qalter, may have changed what was requested.
+    """When Grid Engine will end this job: h_rt after its start. A JSV, or qalter before the start, may have changed what
+    was requested; after it, qalter only changes what qstat shows.
 
     Args:
         environ: The environment of the job script.
@@ -434,6 +435,7 @@ class GridEngineInJob(BatchInJob):
     warnings = frozenset({signal.SIGUSR1, signal.SIGUSR2})  # qsub(1), -notify: before STOP, before KILL
     last_warnings = frozenset({signal.SIGUSR2})
     announces_limits = True
+    end_moves = False
     # What sge_shepherd sets on each host: its temporary folder, the queue instance, resource maps.
     host_variables = re.compile(
         r"HOSTNAME|TMPDIR|TMP|QUEUE|ARC|SGE_(ARCH|BINARY_PATH|JOB_SPOOL_DIR|STD(IN|OUT|ERR)_PATH|HGR_.*|GPU)|"

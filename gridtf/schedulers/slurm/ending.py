@@ -74,9 +74,7 @@ def end_time(environ: Mapping[str, str]) -> float | None:
     Returns:
         Seconds since the epoch; None without a limit, and when it is not known.
     """
-    return parse_moment((_own_fields(environ) or {}).get("EndTime", "")) or parse_moment(
-        environ.get("SLURM_JOB_END_TIME", "")
-    )
+    return parse_moment((_own_fields(environ) or {}).get("EndTime", ""))
 
 
 def why_not_again(environ: Mapping[str, str]) -> str:

@@ -27,7 +27,7 @@ from gridtf.schedulers.injob import InJob
 from gridtf.schedulers.slurm import ending
 from gridtf.schedulers.slurm.commands import slurm
 from gridtf.schedulers.slurm.hostlist import counts, expand
-from gridtf.schedulers.slurm.query import parse_node_gpus
+from gridtf.schedulers.slurm.query import parse_moment, parse_node_gpus
 from gridtf.text import counted, some, whole
 
 _STEPD = "slurmstepd"
@@ -423,6 +423,10 @@ class SlurmInJob(InJob):
             return ""
         return f"{_STEPD}, which had started the job script on {os.uname().nodename}, was killed"
 
+    def planned_end(self, environ: Mapping[str, str], request: Request, started: float) -> float | None:
+        end = parse_moment(environ.get("SLURM_JOB_END_TIME", ""))
+        return super().planned_end(environ, request, started) if end is None else end
+
     def end_of_job(self, environ: Mapping[str, str], request: Request, started: float) -> float | None:
         end = ending.end_time(environ)
-        return super().end_of_job(environ, request, started) if end is None else end
+        return self.planned_end(environ, request, started) if end is None else end

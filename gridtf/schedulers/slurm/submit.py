@@ -37,6 +37,7 @@ _SHAPE = re.compile(
 # these are no line as they are
 _OTHERWISE = tuple(option.key for option in (CONSTRAINT, GPU_MODEL, NODELIST, EXCLUDE, NOTIFY))
 _SHORT = dict(pair.split("=") for pair in _LETTERS.split())
+_LONGEST_WARNING = 65535  # seconds of --signal
 
 
 def directives(plan: Plan) -> tuple[str, ...]:
@@ -81,6 +82,8 @@ def directives(plan: Plan) -> tuple[str, ...]:
     lines.append("--open-mode=append")  # a requeued job continues the same log
     if spec.restarts and high > 1:
         lines.append("--no-kill")  # a node that is lost does not end the job
+    if spec.seconds_to_save and "signal" not in request.native:  # also when the limit is made shorter than it was
+        lines.append(f"--signal=B:USR1@{min(spec.seconds_to_save, _LONGEST_WARNING)}")
     if spec.continuations:
         lines.append("--requeue")  # also where the site's default is JobRequeue=0
     if plan.waits_for:  # how they end is gridtf's to judge

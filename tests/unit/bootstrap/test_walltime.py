@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +14,12 @@ import pytest
 
 from gridtf.bootstrap.judge.progress import Progress
 from gridtf.bootstrap.judge.verdict import Verdict
-from gridtf.bootstrap.judge.walltime import Chain, EndOfJob, goes_on, until_next_look
+from gridtf.bootstrap.judge.walltime import Chain, goes_on, until_next_look
+from gridtf.bootstrap.launcher import endofjob
+from gridtf.bootstrap.launcher.endofjob import EndOfJob
 from gridtf.bootstrap.plan.launchedjob import LaunchedJob
+from gridtf.bootstrap.system import System
+from gridtf.bootstrap.wire.helper import Helper
 from gridtf.errors import SchedulerError
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
@@ -65,12 +73,40 @@ def test_checkpoint_is_requested_that_long_before_the_end() -> None:
     assert len(site.asked) < 12  # also where it is long until then
 
 
-def test_end_is_asked_for_once_without_a_checkpoint_before_it() -> None:
-    site = Site(BEGIN + 300)  # a site's plugin may have given the job less than it requested
+def test_scheduler_is_not_asked_where_no_checkpoint_is_to_be_saved_before_the_end() -> None:
+    site = Site(BEGIN + 300)
     ends = EndOfJob(job(time="1h"), resolved(job(time="1h")), site.scheduler, site.system)
     assert [ends.save_now() for _ in range(3)] == [False] * 3
-    assert (ends.end, len(site.asked)) == (BEGIN + 300, 1)
-    assert saved_at(Site(BEGIN + 60), job(time="1h"), 100) is None
+    assert (ends.end, site.asked) == (BEGIN + 3600, [])
+    assert saved_at(site, job(time="1h"), 100) is None
+
+
+@pytest.mark.timeout(120)
+def test_launcher_goes_on_while_the_scheduler_does_not_answer_and_leaves_no_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The question is a process of its own here, as in a job."""
+    monkeypatch.setattr(endofjob, "Helper", partial(Helper, wakes=False))
+    os.mkfifo(tmp_path / "answer")
+    site, system = Site(BEGIN), System({})
+    monkeypatch.setattr(site, "end_of_job", lambda *_: len((tmp_path / "answer").read_text()) + BEGIN)
+
+    def ends() -> EndOfJob:
+        return EndOfJob(job(**ENDS), resolved(job(**ENDS)), site.scheduler, system)
+
+    first = ends()
+    assert [first.save_now() for _ in range(3)] == [False] * 3
+    (asking,) = system.children()
+    (tmp_path / "answer").write_text("now")
+    while not first.save_now():
+        time.sleep(0.01)
+    assert first.end == BEGIN + 3
+    os.waitpid(asking, 0)
+    second = ends()
+    assert not second.save_now()
+    (asking,) = system.children()
+    second.close()
+    assert os.waitpid(asking, 0)[1] == signal.SIGKILL
 
 
 def test_end_is_the_start_and_the_walltime_where_the_scheduler_knows_no_better() -> None:
@@ -90,6 +126,15 @@ def test_limit_that_an_administrator_shortens_brings_the_request_forward() -> No
     site.system.at(100, lambda: setattr(site, "end", BEGIN + 20000))
     found = saved_at(site, job(**ENDS), 40_000)
     assert found == 19700
+
+
+def test_scheduler_that_moves_no_end_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Grid Engine's qalter changes what qstat shows of a running job, and nothing else."""
+    monkeypatch.setattr(Site, "end_moves", False)
+    site = Site(BEGIN + 3600)
+    site.system.at(100, lambda: setattr(site, "end", BEGIN + 36000))
+    assert saved_at(site, job(**ENDS)) == 3300
+    assert len(site.asked) == 1
 
 
 def test_scheduler_that_does_not_answer_does_not_prevent_the_request() -> None:
