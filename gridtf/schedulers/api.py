@@ -208,6 +208,7 @@ class Host(Value):
         cpus: Number of CPUs of the job on the host; None where it is not known.
         address: Address at which other hosts reach the host; None: its name.
         component: Index of the component of the job (jobspec.request.Component) that the host belongs to.
+        gpu_type: Where hosts with GPUs of another type may not take its place after a loss, that of its GPUs.
     """
 
     name: str
@@ -216,6 +217,7 @@ class Host(Value):
     cpus: int | None = None
     address: str | None = None
     component: int = 0
+    gpu_type: str = ""
 
 
 class Allocation(Value):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.support.cluster import Bed
-from tests.support.clusterfaults import admin
+from tests.support.clusterfaults import admin, started
 from tests.support.clusterjobs import ClusterJob, gridtf, refused
 
 SEES = ("bash", "-c", 'echo "$GRIDTF_TASK_TYPE sees $CUDA_VISIBLE_DEVICES with $OMP_NUM_THREADS"')
@@ -137,6 +137,17 @@ def models(bed: Bed) -> Iterator[None]:
             names = ",".join(part.partition("=")[0] for part in values.split(","))
             admin(bed, "qconf", "-dattr", "exechost", "complex_values", names, host, host="ctl")
         admin(bed, "qconf", "-Mc", "/tmp/before", host="ctl")
+
+
+def test_host_with_gpus_of_another_type_takes_no_place_of_a_lost_one(models_slurm: Bed) -> None:
+    """From 23.11 on slurmctld would abort when the loss is noticed: docs/slurm-abort.md."""
+    words = ("--restarts", "1", "--spare-nodes", "1", "--gpus-per-node", "1", "--heartbeat-timeout", "10")
+    job = started(models_slurm, *words, "--native=--nodelist=n1,n2,n3", nodes=2, command="sleep 300")
+    models_slurm.kill("n2")
+    verdict = job.verdict()
+    assert verdict["state"] == "NODE_FAIL"
+    several = "the others have GPUs of several types (a100, no type), which are not used together after a loss"
+    assert several in verdict["reason"]
 
 
 def test_models_on_grid_engine(sge: Bed) -> None:

@@ -149,6 +149,14 @@ def choose(hosts: Sequence[Host], request: Request, history: History) -> tuple[H
     most = max(low, len(own) - request.spare_nodes, 1)
     fewest = low or most
     usable = [host for host in own if host.name not in history.gone]
+    types = dict.fromkeys(host.gpu_type for host in usable)
+    if history.gone and len(types) > 1:
+        alike = ([host for host in usable if host.gpu_type == kind] for kind in types)
+        usable = max(alike, key=lambda hosts: min(len(hosts), most))
+        if len(usable) < fewest:
+            shown, gone = (some(sorted(names)) for names in ((kind or "no type" for kind in types), history.gone))
+            several = f"the others have GPUs of several types ({shown}), which are not used together after a loss"
+            return f"the job needs {counted(fewest, 'host')}, {gone} cannot be used any more, and {several}"
     failing = [host for host in usable if history.failures.get(host.name, 0) >= _MOST_FAILURES]
     chosen = [host for host in usable if host not in failing][:most]
     if len(chosen) < fewest:

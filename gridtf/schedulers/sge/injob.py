@@ -301,8 +301,8 @@ def _gpus(
 
 
 def end_of_job(environ: Mapping[str, str], request: Request, started: float) -> float | None:
-    """When Grid Engine will end this job: h_rt after its start. A JSV, or qalter before the start, may have changed what
-    was requested; after it, qalter only changes what qstat shows.
+    """When Grid Engine will end this job: h_rt after its start. A JSV, or qalter before the start, may have changed
+    what was requested; after it, qalter only changes what qstat shows.
 
     Args:
         environ: The environment of the job script.

@@ -331,6 +331,10 @@ def _cancelled(printed: Sequence[str]) -> TerminatedError:
 
 
 def _gpus_of_nodes(job_id: str) -> Mapping[str, int]:
+    return {node: number for node, (number, _) in _typed_gpus(job_id).items()}
+
+
+def _typed_gpus(job_id: str) -> Mapping[str, tuple[int, str]]:
     """Query scontrol for the GPUs of a job by node. Raises SchedulerError when it does not show the job."""
     answer = slurm.run(["scontrol", "-d", "-o", "show", "job", job_id], limit=slurm.query_limit)
     if answer.code:
@@ -365,7 +369,16 @@ class SlurmInJob(InJob):
         return JobIdentity(environ["SLURM_JOB_ID"], details, restarts=restarts)
 
     def allocation(self, environ: Mapping[str, str], request: Request, wait: Wait) -> Allocation:
-        return allocation(environ, request, _gpus_of_nodes)
+        made = allocation(environ, request, _gpus_of_nodes)
+        may_change = request.spare_nodes or request.nodes[0] < request.nodes[1]
+        if not (may_change and any(host.gpus for host in made.hosts)):
+            return made
+        # slurmctld aborts (24.11 to 26.05) when a node with GPUs is lost and a second step has GPUs of several types
+        try:
+            types = {node: kind for node, (_, kind) in _typed_gpus(environ["SLURM_JOB_ID"]).items()}
+        except SchedulerError:
+            return made
+        return made.replace(hosts=tuple(host.replace(gpu_type=types.get(host.name, "")) for host in made.hosts))
 
     def start_agents(
         self, allocation: Allocation, call: AgentCall, environ: Mapping[str, str]

@@ -34,7 +34,7 @@ _SQUEUE = "--format=%i|%A|%T|%S|%r"
 _ID = re.compile(r"\d{1,18}(?:[_+].+)?", re.ASCII)
 _NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 # of GRES=: gpu:2(IDX:0-1), gpu:a100:2(IDX:0,2),gpu:v100:1(IDX:3), nvme:1,gpu:2(IDX:0-1); GPUs without files gpu(CNT:4)
-_GPUS = re.compile(r"(?:^|,)gpu(?::[^:,(]+)??(?::(\d{1,18})(?=[(,]|$)|\(CNT:(\d{1,18})\))", re.ASCII)
+_GPUS = re.compile(r"(?:^|,)gpu(?::([^:,(]+))??(?::(\d{1,18})(?=[(,]|$)|\(CNT:(\d{1,18})\))", re.ASCII)
 
 
 class Row(Value):
@@ -272,7 +272,7 @@ def parse_run_dirs(text: str, job_id: str) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def parse_node_gpus(text: str, job_id: str) -> dict[str, int]:
+def parse_node_gpus(text: str, job_id: str) -> dict[str, tuple[int, str]]:
     """Read the GPUs that a job has on each of its nodes.
 
     Args:
@@ -281,20 +281,25 @@ def parse_node_gpus(text: str, job_id: str) -> dict[str, int]:
         job_id: The job; of a heterogeneous job, the component.
 
     Returns:
-        Node -> number of GPUs, including nodes with none.
+        Node -> (number of GPUs, their types such as ``a100``), including nodes with none.
 
     Raises:
         SchedulerError: When the nodes are not a hostlist.
     """
-    found: dict[str, int] = {}
+    found: dict[str, list[tuple[str, str, str]]] = {}
     for line in jobs_of(text):
         if not _is(line, job_id):
             continue
         for hosts, gres in re.findall(r"\sNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)", _without_user_text(line)):
-            count = sum(int(number or counted) for number, counted in _GPUS.findall(gres))
             for host in expand(hosts):
-                found[host] = found.get(host, 0) + count
-    return found
+                found.setdefault(host, []).extend(_GPUS.findall(gres))
+    return {
+        host: (
+            sum(int(number or counted) for _, number, counted in gpus),
+            ",".join(sorted({kind for kind, *_ in gpus})),
+        )
+        for host, gpus in found.items()
+    }
 
 
 def parse_fields(line: str) -> dict[str, str]:

@@ -79,6 +79,19 @@ def test_host_that_failed_twice_stays_out_where_the_job_can_do_without_it() -> N
     assert names(choose(HOSTS, request(2, 4), twice)) == "n2 n3 n4"
 
 
+def test_hosts_of_one_gpu_type_follow_a_loss() -> None:
+    """A second step over several types brings slurmctld down when a node is lost."""
+    hosts = tuple(host.replace(gpu_type=kind) for host, kind in zip(HOSTS, ("a", "a", "b", "a"), strict=True))
+    assert names(choose(hosts, request(2, spare=2), History())) == "n1 n2"
+    assert names(choose(hosts, request(2, spare=2), History(gone=("n2",)))) == "n1 n4"
+    assert names(choose(hosts, request(1, 4), History(gone=("n4",)))) == "n1 n2"
+    assert names(choose(hosts, request(1, 4), History(gone=("n1", "n2")))) == "n3"
+    assert choose(hosts, request(3, spare=1), History(gone=("n2",))) == (
+        "the job needs 3 hosts, n2 cannot be used any more, and the others have GPUs of several types (a, b), which "
+        "are not used together after a loss"
+    )
+
+
 def test_hosts_of_other_components_are_not_spare() -> None:
     hosts = (*HOSTS, Host("p1", 1, component=1), Host("p2", 1, component=1))
     assert names(choose(hosts, request(spare=1), History(gone=("n1", "p1")))) == "n2 n3 n4 p2"

@@ -301,7 +301,7 @@ def test_texts_of_the_user_are_not_parsed_as_fields() -> None:
     text += "Nodes=n1 CPU_IDs=0 Mem=5 GRES=gpu:1(IDX:0) Command=/a JobState=RUNNING Reason=None WorkDir=/b Nodes=n2 "
     text += "CPU_IDs=0 Mem=5 GRES=gpu:9(IDX:0-8) Comment=JobState=RUNNING\n"
     assert parse_termination(text, "76", 0) == JobStatus(JobState.TIMEOUT, "the walltime is over")
-    assert parse_node_gpus(text, "76") == {"n1": 1}
+    assert parse_node_gpus(text, "76") == {"n1": (1, "")}
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_texts_of_the_user_with_several_lines() -> None:
         *("/no", "/r", "/no/gridtf-runs/x-7", "/h/gridtf-runs/x-7")
     ]
     assert parse_termination(TEXTS_OF_THE_USER, "7", 0) == JobStatus(JobState.TIMEOUT, "the walltime is over")
-    assert parse_node_gpus(TEXTS_OF_THE_USER, "7") == {"n1": 1}
+    assert parse_node_gpus(TEXTS_OF_THE_USER, "7") == {"n1": (1, "")}
 
 
 @pytest.mark.parametrize(
@@ -411,27 +411,27 @@ JobId=92 HetJobId=91 HetJobOffset=1 JobName=sl.sh JOB_GRES=gpu:2   Nodes=sl4 CPU
     [
         (
             "Nodes=sl1 CPU_IDs=0 Mem=500 GRES=gpu:3(IDX:0-2)   Nodes=sl[2-3] CPU_IDs=0 Mem=500 GRES=gpu:1(IDX:0)",
-            {"sl1": 3, "sl2": 1, "sl3": 1},
+            {"sl1": (3, ""), "sl2": (1, ""), "sl3": (1, "")},
         ),
-        ("Nodes=sl2 CPU_IDs=2 Mem=500 GRES=", {"sl2": 0}),
+        ("Nodes=sl2 CPU_IDs=2 Mem=500 GRES=", {"sl2": (0, "")}),
         # types, and several kinds of GRES: from Slurm's documentation
-        ("Nodes=n[1-2] CPU_IDs=0-3,8 Mem=0 GRES=gpu:a100:2(IDX:0,3)", {"n1": 2, "n2": 2}),
-        ("Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:a100:2(IDX:0-1),gpu:v100:1(IDX:2)", {"n1": 3}),
+        ("Nodes=n[1-2] CPU_IDs=0-3,8 Mem=0 GRES=gpu:a100:2(IDX:0,3)", {"n1": (2, "a100"), "n2": (2, "a100")}),
+        ("Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:a100:2(IDX:0-1),gpu:v100:1(IDX:2)", {"n1": (3, "a100,v100")}),
         # where gres.conf names no files
-        ("Nodes=n[1-2] CPU_IDs=0 Mem=0 GRES=gpu(CNT:4)", {"n1": 4, "n2": 4}),
-        ("Nodes=n1 CPU_IDs=0 Mem=0 GRES=nvme:1,gpu:a100(CNT:4),gpu:v100:1(IDX:2)", {"n1": 5}),
+        ("Nodes=n[1-2] CPU_IDs=0 Mem=0 GRES=gpu(CNT:4)", {"n1": (4, ""), "n2": (4, "")}),
+        ("Nodes=n1 CPU_IDs=0 Mem=0 GRES=nvme:1,gpu:a100(CNT:4),gpu:v100:1(IDX:2)", {"n1": (5, "a100,v100")}),
         # names that begin with a digit, MIG instances
-        ("Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:2080ti:2(IDX:0-1),gpu:1g.10gb:1(IDX:2)", {"n1": 3}),
-        ("Nodes=n1 CPU_IDs=0 Mem=0 GRES=nvme:7,gpu:2(IDX:0-1),xgpu:4(IDX:0-3)", {"n1": 2}),
+        ("Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:2080ti:2(IDX:0-1),gpu:1g.10gb:1(IDX:2)", {"n1": (3, "1g.10gb,2080ti")}),
+        ("Nodes=n1 CPU_IDs=0 Mem=0 GRES=nvme:7,gpu:2(IDX:0-1),xgpu:4(IDX:0-3)", {"n1": (2, "")}),
     ],
 )
-def test_parse_node_gpus(nodes: str, gpus: dict[str, int]) -> None:
+def test_parse_node_gpus(nodes: str, gpus: dict[str, tuple[int, str]]) -> None:
     assert parse_node_gpus(SHOWN.format(nodes=nodes), "88") == gpus
 
 
 def test_parse_node_gpus_of_one_component() -> None:
-    assert parse_node_gpus(HET, "91") == {"sl2": 1}
-    assert parse_node_gpus(HET, "92") == {"sl4": 2}
+    assert parse_node_gpus(HET, "91") == {"sl2": (1, "")}
+    assert parse_node_gpus(HET, "92") == {"sl4": (2, "")}
 
 
 # --- with stand-ins for Slurm's commands -------------------------------------------------------------------------

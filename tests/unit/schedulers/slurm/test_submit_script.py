@@ -209,8 +209,17 @@ def test_native_options_come_last_and_unchanged() -> None:
 
 def test_job_that_is_to_go_on_may_be_requeued_unless_the_user_forbids_it() -> None:
     values = {"time": "1h", "checkpoint_before": "5m", "native": ["--no-requeue"]}
-    assert directives(**values, continuations=2)[-3:] == ["--open-mode=append", "--requeue", "--no-requeue"]
+    assert directives(**values, continuations=2)[-2:] == ["--requeue", "--no-requeue"]
     assert "--requeue" not in directives(**values)
+
+
+@pytest.mark.parametrize(("before", "seconds"), [("5m", 300), ("2-00:00:00", 65535)])
+def test_slurm_requests_the_checkpoint_unless_the_user_has_a_signal(before: str, seconds: int) -> None:
+    values = {"time": "7-00:00:00", "checkpoint_before": before}
+    assert directives(**values)[-1] == f"--signal=B:USR1@{seconds}"
+    own = directives(**values, native=["--signal=USR2@60"])
+    assert [line for line in own if "signal" in line] == ["--signal=USR2@60"]
+    assert not [line for line in directives(time="1h") if "signal" in line]
 
 
 @pytest.mark.parametrize("native", ["qos=high", "", " --qos=x", "--qos=x\t"])
