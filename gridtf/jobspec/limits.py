@@ -32,7 +32,8 @@ _MAY_BE_ZERO = ("max_restarts", "max_spare_nodes")
 # Of a sweep, which is made later: all elements, those that run at once, and the text for users.
 OF_SWEEPS = ("max_sweep", "max_at_once", "message")
 _SWITCHES = ("exec", "advise_users")  # of commands
-NAMES = (*_MOST, *OF_SWEEPS, "require", "bad_hosts", *_SWITCHES)
+HOOKS = "hooks"  # seconds that the commands of a job's `on` may take, in place of a minute
+NAMES = (*_MOST, *OF_SWEEPS, HOOKS, "require", "bad_hosts", *_SWITCHES)
 
 
 def parse(name: str, value: object) -> Any:

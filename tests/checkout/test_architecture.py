@@ -43,7 +43,7 @@ bootstrap:
 bootstrap.system: host run
 bootstrap.wire: bootstrap.system errors host run values
 bootstrap.plan: bootstrap.system contract errors host jobspec run schedulers text values
-bootstrap.judge: bootstrap.plan bootstrap.system contract errors files host jobspec run schedulers states text values
+bootstrap.judge: bootstrap.plan contract errors files host jobspec run schedulers states text values
 bootstrap.agent: gridtf bootstrap.judge bootstrap.plan bootstrap.system bootstrap.wire contract errors files host
     jobspec run schedulers states text values
 bootstrap.launcher: bootstrap.agent bootstrap.judge bootstrap.plan bootstrap.system bootstrap.wire contract errors files

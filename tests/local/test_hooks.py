@@ -129,6 +129,14 @@ def test_hook_that_hangs_is_ended_and_later_ones_run(told: Any, tmp_path: Path) 
     assert "hook 1 was ended" in job.output
 
 
+def test_site_says_how_long_hooks_may_take(told: Any, tmp_path: Path) -> None:
+    site = tmp_path / "site.toml"
+    site.write_text("[limits]\nhooks = 1\n")
+    job = told(on=["test $GRIDTF_EVENT != end || exec sleep 1000"], env={"GRIDTF_SITE_CONFIG": str(site)})
+    assert job.wait() == 0, job.output
+    assert f"gridtf: hook 1 was ended after 1 s ({site}:2: hooks = 1), at end: see" in job.output
+
+
 def test_hook_that_runs_when_the_tasks_are_ended_goes_on(told: Any, tmp_path: Path) -> None:
     job = told(3, on=["test $GRIDTF_EVENT != start || sleep 2; echo $GRIDTF_EVENT >> done"], kill_grace=0.1, restarts=1)
     assert job.wait() == 0, job.output

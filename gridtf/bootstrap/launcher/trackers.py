@@ -24,6 +24,7 @@ from gridtf.bootstrap.system import System
 from gridtf.bootstrap.wire.helper import Helper
 from gridtf.errors import GridtfError
 from gridtf.host import processes
+from gridtf.jobspec.limits import HOOKS
 from gridtf.run import registry
 from gridtf.run.rundir import Record, read_record
 from gridtf.states import JobState
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from gridtf.bootstrap.plan.placement import PlacedTask
 
 START, FIRST_STEP, FAILURE, END = "start", "first_step", "failure", "end"
-LIMIT = 60.0  # seconds for a command, and for all that are left when the job has ended
+LIMIT = 60.0  # seconds for a command, and for all that are left when the job has ended, unless the site has others
 HURRIED = 10.0  # seconds for all that are left when a signal or the walltime has ended the job, or it goes on
 _VERSION = 1  # of the record; names are only added to it
 _LOOK = 0.5  # seconds between two looks for the start of the tasks and their first step
@@ -57,6 +58,7 @@ class Trackers:
 
     def __init__(self, job: LaunchedJob, commands: Sequence[str]) -> None:
         self._job, self._commands = job, commands
+        self._limit, self._why = _limit(job.system.environ) if commands else (LIMIT, "")
         self._helper = Helper(0.0, job.system)
         self._waiting: list[Record] = []
         self._running = ""  # the event whose commands run
@@ -149,11 +151,11 @@ class Trackers:
         if not end.again:
             self.add(END, reporter, end)
         system = self._job.system
-        begin, limit = system.monotonic(), LIMIT
+        begin, limit = system.monotonic(), self._limit
         if reporter.ends is not None:
-            limit = min(LIMIT, max(HURRIED, reporter.ends - system.time()))
+            limit = min(limit, max(HURRIED, reporter.ends - system.time()))
         if end.again or end.state in (JobState.CANCELLED, JobState.TIMEOUT, JobState.PREEMPTED):
-            limit = HURRIED
+            limit = min(limit, HURRIED)
         self._deadline = begin + limit
         self._until = min(self._until, begin + limit / (1 + len(self._waiting)))
         while self._waiting or self.pids:
@@ -188,7 +190,7 @@ class Trackers:
             self._running, self._heard = "", b""
         if self._helper.pid is None and self._waiting:
             left = self._deadline - system.monotonic()
-            limit = min(LIMIT * len(self._commands), left / len(self._waiting))
+            limit = min(self._limit * len(self._commands), left / len(self._waiting))
             record = self._waiting.pop(0)
             self._running, self._until = record["event"], system.monotonic() + limit + _GRACE
             each = limit / len(self._commands)
@@ -223,7 +225,7 @@ class Trackers:
         }
         for number, command in enumerate(self._commands, 1):
             head = f"{strftime('%F %T', localtime())} {event}, attempt {record['attempt']}, hook {number}"
-            how, over = _run_one(command, f"{json.dumps(record)}\n", env, run.hooks_log, head, limit)
+            how, over = _run_one(command, f"{json.dumps(record)}\n", env, run.hooks_log, head, limit, self._why)
             if how:  # without the command, which may contain a key
                 launcher.sendall(json.dumps({"how": f"hook {number} {how}"}).encode() + b"\n")
             if over:
@@ -231,7 +233,19 @@ class Trackers:
         launcher.sendall(json.dumps({"how": ""}).encode() + b"\n")
 
 
-def _run_one(command: str, given: str, env: Mapping[str, str], log: Path, head: str, limit: float) -> tuple[str, bool]:
+def _limit(environ: Mapping[str, str]) -> tuple[float, str]:
+    """(seconds for a command, and for all that are left when the job has ended; where the site's file says so)."""
+    from gridtf.jobspec.config import limit_of_site
+
+    with contextlib.suppress(GridtfError):  # a file that cannot be read on this host is no reason to fail
+        if site := limit_of_site(HOOKS, environ):
+            return float(site.value), f" ({site.source}: {HOOKS} = {site.value})"
+    return LIMIT, ""
+
+
+def _run_one(
+    command: str, given: str, env: Mapping[str, str], log: Path, head: str, limit: float, why: str
+) -> tuple[str, bool]:
     """Run a command to its end, with no process left.
 
     Returns:
@@ -258,7 +272,7 @@ def _run_one(command: str, given: str, env: Mapping[str, str], log: Path, head: 
         if processes.is_end(number):
             how = "was ended"
         elif system.monotonic() >= deadline:
-            how = f"was ended after {limit:.0f} s"
+            how = f"was ended after {limit:.0f} s{why}"
     code = supervisor.others.pop(pid)
     supervisor.tear_down(_GRACE, lambda: None)
     told = _copy(reader, writer, told)
