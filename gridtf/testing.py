@@ -558,6 +558,19 @@ class CommandConformance(SchedulerConformance):
         calls = commands.calls(program)
         assert len(calls) == 2 and all(self.recorded.job_id in call for call in calls), calls
 
+    def test_cancel_of_several_jobs_names_each(self, commands: Commands) -> None:
+        commands.print(self.recorded.cancelled)
+        ids = [self.recorded.job_id, *(name for name in self.recorded.states if name != self.recorded.job_id)][:2]
+        assert list(self.scheduler.login.cancel_all([JobIdentity(name) for name in ids])) == [None] * len(ids)
+        words = " ".join(map(str, commands.calls(self.recorded.cancelled[0].program)))
+        assert all(name in words for name in ids), words
+
+    def test_refused_one_of_several_jobs_is_told(self, commands: Commands) -> None:
+        commands.print(self.recorded.denied)
+        jobs = [JobIdentity("1"), JobIdentity(self.recorded.job_id)]
+        refused = list(self.scheduler.login.cancel_all(jobs))[1]
+        assert refused is not None and self.recorded.job_id in refused.what
+
     def test_cancel_of_an_ended_job_is_no_error(self, commands: Commands) -> None:
         commands.print(self.recorded.ended)
         self.scheduler.login.cancel(JobIdentity(self.recorded.job_id))

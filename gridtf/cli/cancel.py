@@ -1,4 +1,4 @@
-"""gridtf cancel. Cancelling a job that has already ended is no error, and one that fails does not spare the others."""
+"""gridtf cancel, of all jobs at once. One that has already ended is no error, and a refused one spares no other."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import os
 import time
 from argparse import Namespace
 from collections.abc import Sequence
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from gridtf.cli import output
-from gridtf.cli.common import agreed, find_job, new_parser
-from gridtf.errors import GridtfError, NotFoundError, ReplacedError, UsageError
+from gridtf.cli.common import agreed, new_parser
+from gridtf.cli.wait import INTERRUPTED
+from gridtf.errors import GridtfError, NotFoundError, UsageError
 from gridtf.jobspec.arguments import Parser
-from gridtf.states import ENDED, JobState
-from gridtf.text import counted, plain
+from gridtf.states import ENDED
+from gridtf.text import counted, plain, some
 
 if TYPE_CHECKING:
+    from gridtf.login.cancelling import Cancellation
     from gridtf.login.job import Job
-    from gridtf.observe.views import JobView
 
 
 def parser(**more: Any) -> Parser:
@@ -35,7 +38,8 @@ def parser(**more: Any) -> Parser:
 
 
 def run(arguments: Namespace) -> int:
-    from gridtf.cli import report_error, show
+    from gridtf.cli import show
+    from gridtf.login.cancelling import Cancellation
 
     by_choice = arguments.name is not None or arguments.state is not None
     if by_choice == bool(arguments.job):
@@ -45,27 +49,84 @@ def run(arguments: Namespace) -> int:
     names = [name for word in arguments.job for name in ([word] if "/" in word else word.split(","))]
     if by_choice and not (names := _chosen(arguments)):
         return 1
-    jobs = [find_job(Namespace(job=name), even_gone=True) for name in names]  # all of them before one is cancelled
-    views, code = [], 0
-    for job in _those_that_wait_first(jobs):
-        try:
-            view = _cancel(job)
-        except GridtfError as error:
-            if not jobs[1:]:
-                raise
-            code = report_error(error)
-            continue
-        views.append(view)
-        if view.finished:
-            if not arguments.json:
+    jobs = _found(names)
+    cancellation = Cancellation(jobs)
+    try:
+        cancellation.request()
+        code = _refused(cancellation, jobs)
+        for job in chain(cancellation.over, cancellation.ends(say=partial(_waits, cancellation))):
+            view, name = cancellation.views[job], _ids(cancellation, [job])
+            if job in cancellation.over:
+                output.message(f"gridtf: job {name} has already ended")
+            if job in cancellation.errors:
+                code = _refused(cancellation, [job])
+            elif not view.finished:
+                output.message(f"gridtf: job {name} was cancelled, but is still {view.state}")
+                output.message(f"  to check again: gridtf status {name}")
+                code = code or 1
+            elif not arguments.json:
                 output.result(show.verdict(view, time.time(), output.width()))
-            continue
-        output.message(f"gridtf: job {plain(job.id)} was cancelled, but is still {view.state}")
-        output.message(f"  to check again: gridtf status {plain(job.id)}")
-        code = code or 1
+    except KeyboardInterrupt:
+        return _interrupted(cancellation)
     if arguments.json:
+        views = [cancellation.views[job] for job in jobs if job not in cancellation.errors]
         output.result(show.as_json(views if jobs[1:] or by_choice else views[0]))
     return code
+
+
+def _found(names: Sequence[str]) -> list[Job]:
+    """The jobs, all of them before one is cancelled; one that is named twice is returned once."""
+    from gridtf.login.job import find
+    from gridtf.run import registry
+
+    index = None if all("/" in name for name in names) else list(registry.entries(os.environ))
+    try:
+        found = [find(name, even_gone=True, index=index) for name in names]
+    except NotFoundError as error:
+        error.why = error.why or ("no job was cancelled" if names[1:] else "")
+        raise
+    return list({job.run_dir: job for job in found}.values())
+
+
+def _ids(cancellation: Cancellation, jobs: Sequence[Job], most: int = 16) -> str:
+    return some([plain(cancellation.names[job]) for job in jobs], most=most)
+
+
+def _refused(cancellation: Cancellation, jobs: Sequence[Job]) -> int:
+    """Say why jobs were not cancelled, each reason once. Returns the exit code; raises the error of an only job."""
+    from gridtf.cli import report_error
+
+    reasons: dict[str, list[Job]] = {}
+    for job in jobs:
+        if error := cancellation.errors.get(job):
+            reasons.setdefault(str(error), []).append(job)
+    for theirs in reasons.values():
+        error = cancellation.errors[theirs[0]]
+        if not cancellation.jobs[1:]:
+            raise error
+        which = f"job{'s' * bool(theirs[1:])} {_ids(cancellation, theirs, len(theirs))}"
+        report_error(GridtfError(f"{which}: {error.what}", why=error.why, hint=error.hint))
+    return int(bool(reasons))
+
+
+def _waits(cancellation: Cancellation, jobs: Sequence[Job], seconds: float, killed: bool) -> None:
+    """Say what is waited for."""
+    until = time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
+    begin, end = ("killed what had not ended; ", "") if killed else ("", ", then what is left is killed")
+    what = f"waiting until {until} for {counted(len(jobs), 'job')} to end"
+    output.message(f"gridtf: {begin}{what}{end}: {_ids(cancellation, jobs)}")
+
+
+def _interrupted(cancellation: Cancellation) -> int:
+    """Say, after Ctrl-C, what is cancelled all the same. Returns the exit code."""
+    asked = cancellation.asked
+    known = {*asked, *cancellation.over, *cancellation.errors}
+    if unsure := [job for job in cancellation.jobs if job not in known]:
+        output.message(f"\ngridtf: not known to be cancelled: {_ids(cancellation, unsure, len(unsure))}")
+    if left := [job for job in asked if not cancellation.views[job].finished]:
+        output.message(f"\ngridtf: cancelled, but not seen to end: {_ids(cancellation, left)}")
+        output.message(f"  to check again: gridtf {'list' if left[1:] else f'status {_ids(cancellation, left)}'}")
+    return INTERRUPTED
 
 
 def _chosen(arguments: Namespace) -> list[str]:
@@ -86,32 +147,3 @@ def _chosen(arguments: Namespace) -> list[str]:
         if not agreed(f"Cancel {counted(len(rows), 'job')}? [y/N]", "nothing was cancelled", hint):
             return []
     return [row.run_dir for row in rows]
-
-
-def _those_that_wait_first(jobs: Sequence[Job]) -> Sequence[Job]:
-    """The jobs in the order in which they are cancelled: one that waits might start on the hosts of one that runs."""
-    from gridtf.observe.jobs import views
-
-    if not jobs[1:]:
-        return jobs
-    waits = [view.state == JobState.PENDING for view in views([job.run for job in jobs])]
-    return [job for first in (True, False) for job, one in zip(jobs, waits, strict=True) if one is first]
-
-
-def _cancel(job: Job) -> JobView:
-    after = _ended(job)
-    if after is None:
-        return job.cancel()
-    output.message(f"gridtf: job {plain(job.id)} has already ended")
-    return after
-
-
-def _ended(job: Job) -> JobView | None:
-    """The view of a job that has ended and that its scheduler no longer lists; None for others."""
-    from gridtf.observe import jobs
-
-    try:
-        view = jobs.view(job.run, since=time.monotonic())
-    except ReplacedError:  # the job may still be in the queue
-        return None
-    return view if view.finished and not view.in_queue else None

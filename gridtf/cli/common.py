@@ -159,12 +159,11 @@ def job_names(prefix: str, **_: object) -> list[str]:
     return [word for word in dict.fromkeys(words) if word.startswith(prefix)] + folders
 
 
-def find_job(arguments: Namespace, *, even_gone: bool = False, alone_for: str = "") -> Job:
+def find_job(arguments: Namespace, *, alone_for: str = "") -> Job:
     """Find the job named by the argument JOB.
 
     Args:
         arguments: The parsed command line.
-        even_gone: As for gridtf.login.job.find.
         alone_for: The gridtf command, if it takes no job array.
 
     Raises:
@@ -174,7 +173,7 @@ def find_job(arguments: Namespace, *, even_gone: bool = False, alone_for: str = 
     from gridtf.login.job import find
     from gridtf.run import registry
 
-    job = find(arguments.job, even_gone=even_gone)
+    job = find(arguments.job)
     if alone_for:
         registry.need_one_job(job.run, alone_for)
     return job

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gridtf.observe.views import JobView
 
 STILL_RUNNING = 124  # as timeout(1)
-_INTERRUPTED = 130
+INTERRUPTED = 130
 _SILENCE = 60.0
 _SETTLES = 5.0  # seconds that schedulers may take to clean up after a job
 
@@ -118,7 +118,7 @@ def interrupted(job: Job, *more: tuple[str, str]) -> int:
     width = max(len(what) for what, _ in rows)
     lines = [f"gridtf: job {name} continues", *(f"  {what:<{width}} {command}" for what, command in rows)]
     output.message("\n" + "\n".join(lines))
-    return _INTERRUPTED
+    return INTERRUPTED
 
 
 def _seconds(text: str) -> float:

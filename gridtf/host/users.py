@@ -31,9 +31,14 @@ def run_as(path: Path, action: Callable[[], Any]) -> Any:
             through a link of yet another user.
         OSError: When there is no such file.
     """
+    return run_as_user(*owner_of(path), action)
+
+
+def owner_of(path: Path) -> tuple[int, int]:
+    """User and group to become for a file or folder. Raises GridtfError and OSError as run_as does."""
     status = path.stat()
     _need_own_links(path, status.st_uid)
-    return run_as_user(status.st_uid, status.st_gid, action)
+    return status.st_uid, status.st_gid
 
 
 def run_as_user(uid: int, gid: int, action: Callable[[], Any]) -> Any:

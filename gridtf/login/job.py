@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gridtf import schedulers
-from gridtf.errors import GridtfError, NotFoundError, ReplacedError, RunDirError, SchedulerError
-from gridtf.jobspec.spec import JobSpec
+from gridtf.errors import GridtfError, NotFoundError, SchedulerError
 from gridtf.login.page import Page
 from gridtf.observe import addresses, history, jobs, logs, rows
 from gridtf.observe.jobs import read_submitted
@@ -19,12 +18,7 @@ from gridtf.observe.views import JobView
 from gridtf.observe.watch import Watch
 from gridtf.run import recordtypes, reduced, registry
 from gridtf.run.following import output_dir
-from gridtf.run.rundir import Record, RunDir, allowed, is_ours, owner, read_private, read_record, write_record
-from gridtf.schedulers import answers
-from gridtf.schedulers.api import JobIdentity
-
-_CANCELLED = 1.0  # seconds between two queries about a job that is being cancelled, at most
-_CANCEL_MARGIN = 15.0
+from gridtf.run.rundir import Record, RunDir, read_private, read_record
 
 
 class Job:
@@ -40,14 +34,15 @@ class Job:
 
     Attributes:
         notes: Notes on the submission for the user, one line each; mostly empty.
+        named: Scheduler and id of the job to cancel, where the scheduler itself named the run directory, which may be
+            another user's; else None.
     """
 
     def __init__(self, run_dir: str | Path | RunDir, notes: Sequence[str] = ()) -> None:
         given = run_dir if isinstance(run_dir, RunDir) else RunDir(run_dir)
         self.run = RunDir(given.path.absolute(), given.mine)
         self.notes = tuple(notes)
-        # the job to cancel, if the scheduler itself named the run directory, which may be another user's
-        self._named: Record | None = None
+        self.named: Record | None = None
 
     def __repr__(self) -> str:
         return f"Job({str(self.run_dir)!r})"
@@ -173,57 +168,15 @@ class Job:
                 by job id.
             GridtfError: When gridtf did not submit the job.
         """
-        try:
-            registry.need_run(self.run)
-        except (ReplacedError, NotFoundError) as error:
-            if self.run.mine is None:
-                raise
-            raise self._cancelled_by_id(error) from None
-        if self._named or os.geteuid() != 0 or is_ours(self.run_dir):
-            return self._cancel(wait, registry.who())
-        return self._cancel_as_owner(wait)
+        from gridtf.login.cancelling import Cancellation
 
-    def _cancel(self, wait: float | None, by: Record) -> JobView:
-        """Cancel the job as this user. ``by``: the user who asks for it, and the host, for cancelled.json."""
-        # another user's record must not decide which job is cancelled
-        submitted = self._named or self._own_record()
-        view = jobs.view(self.run, since=time.monotonic())
-        if view.finished and not view.in_queue:
-            return view
-        if submitted is None:
-            raise GridtfError(
-                f"the job in {self.run_dir} was not submitted by gridtf",
-                hint="cancel it with the scheduler's own command",
-            )
-        with contextlib.suppress(RunDirError):  # a full disk must not prevent cancelling
-            if not view.finished and not self._named:
-                write_record(self.run.cancelled, {**by, "time": time.time()})
-        try:
-            _cancel(submitted["scheduler"], JobIdentity.from_record(submitted))
-        except BaseException:
-            if not self._named:
-                self.run.cancelled.unlink(missing_ok=True)  # it was not cancelled
-            raise
-        view = self.wait(_grace(self.run) + _CANCEL_MARGIN if wait is None else wait, poll=_CANCELLED)
-        if view.finished:
-            return view
-        _cancel(submitted["scheduler"], JobIdentity.from_record(submitted), force=True)
-        return self.wait(_CANCEL_MARGIN, poll=_CANCELLED)
-
-    def _cancel_as_owner(self, wait: float | None) -> JobView:
-        """Cancel the job as the owner of its run directory, whose records can then end no other user's job."""
-        from gridtf.host.users import run_as
-
-        view = jobs.view(self.run, since=time.monotonic())  # also imports what the child may not be able to read
-        if view.finished and not view.in_queue:
-            return view
-        by = registry.who()
-
-        def cancel() -> None:
-            self._cancel(wait, by)
-
-        run_as(self.run_dir, cancel)
-        return jobs.view(self.run, since=time.monotonic())
+        cancellation = Cancellation([self])
+        cancellation.request()
+        for _ in cancellation.ends(wait):
+            pass
+        if self in cancellation.errors:
+            raise cancellation.errors[self]
+        return cancellation.views[self]
 
     def logs(self, task: str | None = None, tail: int | None = None) -> str:
         """The output of the tasks so far.
@@ -299,26 +252,6 @@ class Job:
         registry.need_one_job(self.run, "address")
         return addresses.read(self.run, self.status())
 
-    def _own_record(self) -> Record | None:
-        """submitted.json, to act upon. Raises RunDirError when it does not belong to this user."""
-        if not is_ours(self.run_dir):
-            user = owner(self.run_dir)
-            hint = f"only {allowed(user)} can cancel it"
-            raise RunDirError(f"the job in {self.run_dir} belongs to user {user}", hint=hint)
-        return read_submitted(self.run, own=True)
-
-    def _cancelled_by_id(self, replaced: GridtfError) -> GridtfError:
-        """Cancel a job from this user's index whose run directory was replaced or removed. Returns the error to raise;
-        raises SchedulerError when the scheduler refuses."""
-        assert self.run.mine is not None
-        name, job_id = self.run.mine
-        try:
-            _cancel(name, JobIdentity(job_id))
-        except SchedulerError as error:
-            raise SchedulerError(error.what, why=replaced.what, hint=error.hint) from None
-        hint = "only the scheduler's own commands can show what happens to the job"
-        return ReplacedError(f"requested cancellation of {name} job {job_id}", why=replaced.what, hint=hint)
-
     def _record(self) -> Record:
         submitted = read_submitted(self.run)
         if submitted is not None:
@@ -328,12 +261,13 @@ class Job:
         return {"job_id": job.get("id", ""), "name": job.get("name", self.run_dir.name)}
 
 
-def find(job: str, *, even_gone: bool = False) -> Job:
+def find(job: str, *, even_gone: bool = False, index: Sequence[registry.Entry] | None = None) -> Job:
     """Find a job by what the command line accepts as JOB.
 
     Args:
         job: A run directory, a job id (even one that only the scheduler knows) or a name (the newest job of that name).
         even_gone: Whether its run directory may have been removed, so that it can only be cancelled.
+        index: This user's index of jobs, for one of many jobs; None: it is read.
 
     Raises:
         NotFoundError: When there is no such job.
@@ -341,7 +275,7 @@ def find(job: str, *, even_gone: bool = False) -> Job:
     """
     try:
         # Path(), not Path.cwd(): the current folder may have been removed
-        return Job(registry.find(job, os.environ, Path(), even_gone=even_gone))
+        return Job(registry.find(job, os.environ, Path(), even_gone=even_gone, index=index))
     except NotFoundError as error:
         return _known_to_the_scheduler(job, error)
 
@@ -358,7 +292,7 @@ def _known_to_the_scheduler(job: str, error: NotFoundError) -> Job:
     for place in places:
         if registry.is_run(place) and _is_of(place, job):
             found = Job(place)
-            found._named = {"scheduler": name, "job_id": job}
+            found.named = {"scheduler": name, "job_id": job}
             return found
     if places:
         why, hint = f"{name} knows it, but it has no run directory", "use the scheduler's own commands"
@@ -372,18 +306,6 @@ def _is_of(place: Path, job_id: str) -> bool:
     return re.fullmatch(rf"{re.escape(str(record.get('job_id', job_id)))}([._].*)?", job_id) is not None
 
 
-def _cancel(scheduler: str, job: JobIdentity, *, force: bool = False) -> None:
-    try:
-        schedulers.get(scheduler).login.cancel(job, force=force)
-    finally:  # one that does not answer may have done it
-        answers.outdate(schedulers.get(scheduler), job)
-
-
 def _valid(text: str) -> str:
     """Text with U+FFFD in place of bytes that are not UTF-8."""
     return text.encode(errors="surrogateescape").decode(errors="replace")
-
-
-def _grace(run: RunDir) -> float:
-    job = read_private(run.job, recordtypes.Job) or {}
-    return float(job.get("spec", {}).get("kill_grace", JobSpec.kill_grace))

@@ -128,7 +128,7 @@ def _look(
         for run in doubted:
             judge(run, queue.get(run))
     # accounting, if the site has it, knows jobs that have left the queue without a verdict
-    lost = [run for run in records if _lost(seen[run], queue.get(run))]
+    lost = [run for run in records if _lost(run, seen[run], queue.get(run))]
     history, _ = _query({run: records[run] for run in lost}, since, history=True)
     for run in lost:
         if status := history.get(run):
@@ -140,8 +140,10 @@ def _waits(queue: JobStatus | None) -> bool:
     return queue is not None and queue.state == JobState.PENDING
 
 
-def _lost(seen: JobView, queue: JobStatus | None) -> bool:
+def _lost(run: RunDir, seen: JobView, queue: JobStatus | None) -> bool:
     """Whether the job has left the queue, and its run directory does not show how it ended."""
+    if seen.state == JobState.CANCELLED and not seen.unexplained and run.cancelled.name in listdir(run.path):
+        return False
     if seen.state in ENDED:
         return seen.ended is None
     return queue is not None and queue.purged  # its tasks called gridtf_join

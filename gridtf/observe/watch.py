@@ -119,6 +119,15 @@ def _ended(run: RunDir, names: list[str]) -> bool:
     return run.result.name in names if latest is None else latest.verdict.name in listdir(latest.path)
 
 
+def removed(run: RunDir, job_id: str) -> RunDirError:
+    """The error for a run directory that was removed while gridtf waited."""
+    return RunDirError(
+        f"{run.path} was removed while gridtf waited for its job, {job_id}",
+        why="the job itself may go on",
+        hint="only the scheduler's own commands can show and cancel it",
+    )
+
+
 class Watch:
     """Watches a job.
 
@@ -175,11 +184,7 @@ class Watch:
     def _look(self, now: float) -> JobView | None:
         signs = self._looker.look()
         if signs is None:
-            raise RunDirError(
-                f"{self._run.path} was removed while gridtf waited for its job, {self._job_id()}",
-                why="the job itself may go on",
-                hint="only the scheduler's own commands can show and cancel it",
-            )
+            raise removed(self._run, self.latest.job_id if self.latest else "")
         before, self._signs = self._signs or signs, signs
         self._note(before, signs, now)
         news = signs.news != before.news
@@ -218,9 +223,6 @@ class Watch:
     def _patient(self) -> bool:
         """Whether the job waits, or is an array: a look shows its end, and a view of it reads the records of all."""
         return self._looker.array or (self._queue is not None and self._queue.state == JobState.PENDING)
-
-    def _job_id(self) -> str:
-        return self.latest.job_id if self.latest else ""
 
     def _note(self, before: Signs, signs: Signs, now: float) -> None:
         """Let the pace know what has changed."""

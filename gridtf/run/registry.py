@@ -196,7 +196,9 @@ def elements(job_id: str, environ: Mapping[str, str]) -> dict[str, RunDir]:
     return {name: found[name] for name in sorted(found, key=lambda name: int(re.split("[._]", name)[-1]))}
 
 
-def find(job: str, environ: Mapping[str, str], cwd: Path, *, even_gone: bool = False) -> RunDir:
+def find(
+    job: str, environ: Mapping[str, str], cwd: Path, *, even_gone: bool = False, index: Sequence[Entry] | None = None
+) -> RunDir:
     """Find the run directory of JOB, as given on a command line.
 
     Args:
@@ -205,6 +207,7 @@ def find(job: str, environ: Mapping[str, str], cwd: Path, *, even_gone: bool = F
         environ: The environment, for HOME and XDG_STATE_HOME.
         cwd: The working folder.
         even_gone: Whether the run directory may have been removed, if the index still has the job.
+        index: What entries returned, for one of many jobs; None: it is read.
 
     Returns:
         The run directory. One from the index must belong to this user (need_same), others may be any user's.
@@ -220,8 +223,8 @@ def find(job: str, environ: Mapping[str, str], cwd: Path, *, even_gone: bool = F
         run = RunDir(path)
         need_run(run)
         return run
-    index = list(entries(environ))
-    for matches in ([e for e in index if e.job_id == _word(job)], [e for e in index if e.name == job]):
+    index, word = list(entries(environ)) if index is None else index, _word(job)
+    for matches in ([e for e in index if e.job_id == word], [e for e in index if e.name == job]):
         linked = [(entry, target) for entry in matches if (target := entry.target) is not None]
         if not linked:
             continue

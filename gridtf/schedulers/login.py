@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from gridtf.jobspec.config import Configured
     from gridtf.jobspec.request import Request
     from gridtf.jobspec.spec import JobSpec
+
+_AT_ONCE = 200  # jobs that a command ends at most
 
 
 class Login(ABC):
@@ -122,6 +124,50 @@ class Login(ABC):
         Raises:
             SchedulerError: When the scheduler refuses, or does not answer.
         """
+
+    def cancel_all(self, jobs: Sequence[JobIdentity], *, force: bool = False) -> Iterator[SchedulerError | None]:
+        """End jobs of one server. No more is asked of one that does not answer.
+
+        Args:
+            force: As for cancel.
+
+        Yields:
+            For each job in this order, why the scheduler does not end it; None: it does, or the job has ended.
+        """
+        silent: SchedulerError | None = None
+        for first in range(0, len(jobs), _AT_ONCE):
+            group = jobs[first : first + _AT_ONCE]
+            singly = {job.job_id for job in group}
+            try:
+                if silent is None and group[1:]:
+                    singly = {job.job_id for job in self.cancel_together(group, force=force)}
+            except SchedulerError as error:
+                silent = error
+            for job in group:
+                refused = silent if job.job_id in singly else None
+                if silent is None and job.job_id in singly:
+                    try:
+                        self.cancel(job, force=force)
+                    except NoAnswerError as error:
+                        silent = refused = error
+                    except SchedulerError as error:
+                        refused = error
+                yield refused
+
+    def cancel_together(self, jobs: Sequence[JobIdentity], *, force: bool = False) -> Sequence[JobIdentity]:
+        """End jobs of one server by one command, if there is one that takes several.
+
+        Args:
+            jobs: At least two.
+            force: As for cancel.
+
+        Returns:
+            Those that were not ended, or may not be: they are cancelled one by one, which tells why.
+
+        Raises:
+            SchedulerError: When the command cannot be run, or the scheduler does not answer.
+        """
+        return jobs
 
     def resolve(self, spec: JobSpec, *, in_job: bool = False) -> Request:
         """Work out the resources to request from this scheduler. Pure.
@@ -464,6 +510,25 @@ class CommandLogin(Login):
         Args:
             force: The job did not end after a first call.
         """
+
+    def cancel_together(self, jobs: Sequence[JobIdentity], *, force: bool = False) -> Sequence[JobIdentity]:
+        command = self.cancel_together_command(jobs, force)
+        if not command:
+            return jobs
+        answer = self.commands.run(command, limit=self.commands.submit_limit)
+        return self.not_cancelled(jobs, answer) if answer.code else ()
+
+    def cancel_together_command(self, jobs: Sequence[JobIdentity], force: bool) -> Sequence[str]:
+        """The command that ends several jobs of one server; empty: each needs one of its own. Pure.
+
+        Args:
+            force: As for cancel_command.
+        """
+        return ()
+
+    def not_cancelled(self, jobs: Sequence[JobIdentity], answer: Answer) -> Sequence[JobIdentity]:
+        """The jobs that such a command, which has failed, may not have ended; each gets a command of its own. Pure."""
+        return jobs
 
 
 def check_shared(plan: Plan, mounts: str | None = None) -> None:

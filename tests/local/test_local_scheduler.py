@@ -13,7 +13,7 @@ from gridtf.errors import SchedulerError
 from gridtf.host.procfs import descendants
 from gridtf.login.job import Job
 from gridtf.run.rundir import Record, RunDir, read_record
-from tests.support.commands import PRINTS, SLEEPS, TWO, call, python, running, status, submit
+from tests.support.commands import PRINTS, SLEEPS, TWO, call, python, running, started, status, submit
 from tests.support.configuration import user_file
 from tests.support.jobs import gone, until
 
@@ -56,6 +56,30 @@ def test_cancel_during_set_up_leaves_no_process(here: Path) -> None:
     call("cancel", job)
     assert status(job)["state"] == "CANCELLED"
     assert gone(*left)
+
+
+def test_jobs_are_cancelled_all_at_once_and_ctrl_c_ends_the_wait_alone(here: Path) -> None:
+    """Neither job ends before both have their signal."""
+    told = 'touch "$GRIDTF_RUN_DIR/told"; until [ -e go ]; do sleep 0.1; done; exit 3'
+    waits = f"trap '{told}' TERM; touch \"$GRIDTF_RUN_DIR/up\""
+    command = ("--workers", "1", "--kill-grace", "300", "--", "bash", "-c", f"{waits}; while :; do sleep 0.1; done")
+    jobs = [submit("--name", name, *command) for name in ("one", "other")]
+    runs = [Path(job["run_dir"]) for job in jobs]
+    until(lambda: all((run / "up").exists() for run in runs), "both jobs to run")
+    with started("cancel", "one", "other") as process:
+        until(lambda: all((run / "told").exists() for run in runs), "both jobs to get TERM")
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        ids = ", ".join(job["job_id"] for job in jobs)
+        assert re.fullmatch(rf"gridtf: waiting until \S+ for 2 jobs to end, then what is left is killed: {ids}\n", line)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all in the foreground
+        output, error = process.communicate(timeout=180)
+    assert (process.returncode, output) == (130, "")
+    assert error == f"\ngridtf: cancelled, but not seen to end: {ids}\n  to check again: gridtf list\n"
+    Path("go").touch()
+    for job in jobs:
+        call("wait", job["job_id"], code=1)
+        assert status(job["job_id"])["reason"].startswith("cancelled by ")
 
 
 def test_processes_of_set_up_lines_end_with_the_job(here: Path) -> None:

@@ -306,7 +306,7 @@ def test_damaged_records_raise_gridtf_errors_only(
     monkeypatch.setattr(os, "kill", lambda pid, number: None)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     monkeypatch.setattr(processes, "tell", lambda text: None)
-    monkeypatch.setattr("gridtf.login.job._CANCEL_MARGIN", 0.0)
+    monkeypatch.setattr("gridtf.login.cancelling._MARGIN", 0.0)
     if read in (rank_1_finds, rank_1_is_refused, joined_observer_reads):
         (run.path / "join-run-1").mkdir()
         run.attempt(1).ranks.mkdir()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gridtf.errors import SchedulerError, SpecError
 from gridtf.jobspec.primitives import spell
 from gridtf.schedulers.api import Estimate, JobIdentity, Place, Plan, SubmitResult
+from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.login import CommandLogin, check_shared
 from gridtf.schedulers.sge import accounting, directives, query, submit
 from gridtf.schedulers.sge.commands import qmaster, sge
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from gridtf.jobspec.config import Configured
     from gridtf.jobspec.request import Request
     from gridtf.jobspec.spec import JobSpec
+
+_DELETED = " has (deleted|registered) |already in deletion|does not exist"
 
 
 class GridEngineLogin(CommandLogin):
@@ -139,3 +142,19 @@ class GridEngineLogin(CommandLogin):
         if not number.isdecimal():  # qdel takes names and patterns as well, and knows no --
             raise SchedulerError(f"{job.job_id} is not a Grid Engine job id")
         return ["qdel", *(["-f"] if force else []), number, *(["-t", element] if element else [])]
+
+    def cancel_together_command(self, jobs: Sequence[JobIdentity], force: bool) -> Sequence[str]:
+        ids = [job.job_id for job in jobs]
+        # by force qdel waits for the host of each job
+        return ["qdel", *ids] if not force and all(re.fullmatch(r"\d+(\.\d+)?", one, re.ASCII) for one in ids) else ()
+
+    def not_cancelled(self, jobs: Sequence[JobIdentity], answer: Answer) -> Sequence[JobIdentity]:
+        """The jobs in lines other than these; all of them where one of such lines names none, or nothing was printed.
+
+        ``alice has deleted job 7`` · ``alice has registered the job 7 for deletion`` · ``job 7 is already in deletion``
+        · ``denied: job "7" does not exist``
+        """
+        lines = [line for line in answer.text.splitlines() if line.strip()] or [""]
+        bad = [line for line in lines if not re.search(_DELETED, line)]
+        named = [[job for job in jobs if re.search(rf"\b{re.escape(job.job_id)}\b", line)] for line in bad]
+        return [job for some in named for job in some] if all(named) else jobs

@@ -181,5 +181,8 @@ class SlurmLogin(CommandLogin):
         return [] if answer.code else query.parse_run_dirs(answer.out, job_id)
 
     def cancel_command(self, job: JobIdentity, force: bool) -> Sequence[str]:
+        return self.cancel_together_command([job], force)
+
+    def cancel_together_command(self, jobs: Sequence[JobIdentity], force: bool) -> Sequence[str]:
         kill = ["--signal=KILL", "--full"] if force else []  # --full: to the batch script as well
-        return ["scancel", *query.cluster_option(job), *kill, "--", job.job_id]
+        return ["scancel", *query.cluster_option(jobs[0]), *kill, "--", *(job.job_id for job in jobs)]

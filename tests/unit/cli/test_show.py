@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-import gridtf.login.job
+import gridtf.login.cancelling
 from gridtf import text
 from gridtf.cli import main, show, wait
 from gridtf.errors import SchedulerError
@@ -411,10 +412,11 @@ def test_cancel_reports_a_job_that_does_not_end(
 ) -> None:
     assert main(["submit", "--name", "stubborn", "--kill-grace", "0", "--", "x"]) == 0
     monkeypatch.setattr(fake, "cancel", lambda submitted, force=False: None)
-    monkeypatch.setattr(gridtf.login.job, "_CANCEL_MARGIN", 0.0)
+    monkeypatch.setattr(gridtf.login.cancelling, "_MARGIN", 0.0)
     capsys.readouterr()
     assert main(["cancel", "stubborn"]) == 1
-    lines = capsys.readouterr().err.splitlines()
+    waits, *lines = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"gridtf: killed what had not ended; waiting until \S+ for 1 job to end: 101", waits)
     assert lines == ["gridtf: job 101 was cancelled, but is still RUNNING", "  to check again: gridtf status 101"]
 
 
@@ -438,11 +440,12 @@ def test_cancel_takes_several_jobs_and_a_refusal_of_one_does_not_spare_the_other
     monkeypatch.setattr(fake, "query", query)
     capsys.readouterr()
     assert main(["cancel", "a", "b", "nothing"]) == 2
+    assert "gridtf: no job is called nothing\n  no job was cancelled\n" in capsys.readouterr().err
     assert fake.cancelled == []
     assert main(["cancel", "a", "b,103"]) == 1
     assert fake.cancelled == ["102", "103"]
     shown = capsys.readouterr()
-    assert "gridtf: it runs elsewhere" in shown.err
+    assert shown.err == "gridtf: job 101: it runs elsewhere\n"
     assert [line for line in shown.out.splitlines() if "CANCELLED" in line] == [
         "b (102): CANCELLED",
         "c (103): CANCELLED",

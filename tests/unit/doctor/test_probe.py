@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -152,10 +152,10 @@ def test_failed_probe_is_a_finding_with_its_reason_and_last_output(fake: FakeSch
 def test_probe_whose_records_cannot_be_read_is_a_finding(
     fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def look(run: RunDir, *_: object) -> None:
-        raise RunDirError(f"cannot read {run.path}")
+    def look(runs: Sequence[RunDir], *_: object, **__: object) -> None:
+        raise RunDirError(f"cannot read {runs[0].path}")
 
-    monkeypatch.setattr("gridtf.observe.jobs.look", look)
+    monkeypatch.setattr("gridtf.observe.jobs._look", look)
     said: list[str] = []
     finding = probed(said=said)
     assert finding.check == "probe.job"

@@ -426,6 +426,31 @@ def test_cancel_of_another_users_job_is_refused(cell: Cell) -> None:
         scheduler.login.cancel(JobIdentity("7"))
 
 
+def test_many_jobs_are_cancelled_by_one_qdel_and_those_that_it_refuses_by_one_each(cell: Cell) -> None:
+    """As a real qdel answers; it ends with 1 for a job that is gone as well."""
+    denied = 'alice - you do not have the necessary privileges to delete the job "8"'
+    lines = f"""\
+alice has deleted job 5
+alice has registered the job 6 for deletion
+job 7 is already in deletion
+{denied}
+denied: job "9" does not exist
+alice has deleted job-array task 10.2"""
+    root = cell("qdel", f"if [ \"$*\" = 8 ]; then echo '{denied}'; else cat <<'E'\n{lines}\nE\nfi; exit 1")
+    ids = ("5", "6", "7", "8", "9", "10.2")
+    told = list(scheduler.login.cancel_all([JobIdentity(job_id) for job_id in ids]))
+    assert [error is None for error in told] == [True, True, True, False, True, True]
+    assert (root / "called").read_text().splitlines() == ["5 6 7 8 9 10.2", "8"]
+
+
+@pytest.mark.parametrize("text", ["something else", ""])
+def test_qdel_that_fails_without_naming_a_job_is_called_for_each(cell: Cell, text: str) -> None:
+    root = cell("qdel", f'case "$*" in *\\ *) echo "{text}"; exit 1;; esac')
+    told = list(scheduler.login.cancel_all([JobIdentity("5"), JobIdentity("6")]))
+    assert told == [None, None]
+    assert (root / "called").read_text().splitlines() == ["5 6", "5", "6"]
+
+
 @pytest.mark.parametrize(
     ("conf", "managers", "forced"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,58 @@ def test_cancel_separates_the_job_id_from_scancel_options(tmp_path: Path, sbatch
     called = (tmp_path / "called").read_text().split()
     assert called[-2:] == ["--", "4711_3"]
     assert "--clusters=east" in called
+
+
+def scancel(tmp_path: Path, script: str) -> list[JobIdentity]:
+    """Put a stand-in on the PATH that notes the job ids of its calls, a line each. Returns 450 jobs, 1 to 450."""
+    note = f'while [ "$1" != -- ]; do shift; done; shift; echo "$@" >>{tmp_path}/called'
+    for name, text in (("scancel", f"{note}\n{script}"), ("scontrol", "exit 1")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    return [JobIdentity(str(number)) for number in range(1, 451)]
+
+
+def calls(tmp_path: Path) -> list[list[str]]:
+    return [line.split() for line in (tmp_path / "called").read_text().splitlines()]
+
+
+def test_many_jobs_are_cancelled_by_calls_of_200_ids(tmp_path: Path, sbatch: Path) -> None:
+    jobs = scancel(tmp_path, "exit 0")
+    assert list(scheduler.login.cancel_all(jobs)) == [None] * 450
+    ids = [job.job_id for job in jobs]
+    assert calls(tmp_path) == [ids[:200], ids[200:400], ids[400:]]
+
+
+def test_refusal_of_one_of_many_jobs_is_told_of_that_job_alone(
+    tmp_path: Path, sbatch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that refuses one job, which any of its jobs may be, is repeated for each of them."""
+    monkeypatch.setattr("gridtf.schedulers.login._AT_ONCE", 4)
+    denied = "scancel: error: Kill job error on job id 7: Access/permission denied"
+    jobs = scancel(tmp_path, f'case " $* " in *" 7 "*) echo "{denied}" >&2; exit 210;; esac')
+    told = list(scheduler.login.cancel_all(jobs[:10]))
+    (refused,) = [error for error in told if error]
+    assert told.index(refused) == 6
+    assert refused.what == "Slurm does not cancel job 7: Kill job error on job id 7: Access/permission denied"
+    assert [len(call) for call in calls(tmp_path)] == [4, 4, *[1] * 4, 2]
+
+
+def test_controller_that_falls_silent_between_the_calls_is_asked_no_more(tmp_path: Path, sbatch: Path) -> None:
+    silent = "scancel: error: Kill job error on job id 250: Unable to contact slurm controller (connect failure)"
+    jobs = scancel(tmp_path, f'case " $* " in *" 250 "*) echo "{silent}" >&2; exit 1;; esac')
+    told = list(scheduler.login.cancel_all(jobs))
+    assert told[:200] == [None] * 200
+    (error,) = {*told[200:]}
+    assert isinstance(error, NoAnswerError)
+    assert [len(call) for call in calls(tmp_path)] == [200, 200]
+
+
+def test_scancel_that_cannot_be_run_is_told_of_each_job(
+    tmp_path: Path, sbatch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    told = list(scheduler.login.cancel_all([JobIdentity("1"), JobIdentity("2")]))
+    assert [error and error.what for error in told] == [f"scancel not found on {os.uname().nodename}"] * 2
 
 
 # Output of sites and their wrappers around sbatch's own; the banner is from TACC's documentation.
