@@ -87,6 +87,7 @@ class Cancellation:
         pause = _FIRST_HERE if all(self.views[job].scheduler == "local" for job in until) else _FIRST
         ended, killed, said = set[Job](), set[Job](), False
         while until:
+            begin = time.monotonic()
             self._look(until, fresh)
             now, late = time.monotonic(), list[Job]()
             for job in [*until]:
@@ -108,12 +109,13 @@ class Cancellation:
                 del until[job]
                 yield job
             fresh = time.monotonic()  # an answer that another command gets during the pause is as good
+            going = [job for job in until if job not in ended]
+            if going and (late or not said):
+                say(going, max(until[job] for job in going) - fresh, bool(killed))
+                said = True
             if until:
-                if late or not said:
-                    say([*until], max(until.values()) - fresh, bool(killed))
-                    said = True
-                rest = _ACCOUNTED if until.keys() <= ended else max(pause, fresh - now)
-                time.sleep(min(rest, max(0.0, min(until.values()) - fresh)))
+                rest = max(pause, now - begin) if going else _ACCOUNTED
+                time.sleep(max(0.0, min(rest, min(until.values()) - fresh)))
                 pause = min(pause * 1.3, _LONGEST)
 
     def _look(self, jobs: Iterable[Job], since: float) -> None:
