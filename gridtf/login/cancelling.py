@@ -245,6 +245,7 @@ def _unseen(run: RunDir, name: str, view: JobView) -> GridtfError | None:
     except NotFoundError:
         return removed(run, name)
     except RunDirError as error:
+        error.why = error.why or "its cancellation was requested, but its end cannot be seen"
         return None if may_pass(error) else error
     return None
 

@@ -166,6 +166,19 @@ def test_run_directory_that_is_removed_during_the_wait_is_told_and_the_others_ar
     assert clock.now >= 6
 
 
+def test_damaged_record_of_one_job_delays_no_other(queue: Queue, clock: Clock, capsys: Captured) -> None:
+    queue.jobs[0].run.job.write_text('{"spec": {"kill_grace": "x"}}')
+    queue.stay = {"101", "102"}
+    clock.at(3, queue.stay.clear)
+    assert main(["cancel", "a", "b"]) == 1
+    shown = capsys.readouterr()
+    assert "gridtf: job 101: " in shown.err
+    assert "job.json is damaged: " in shown.err
+    assert "\n  its cancellation was requested, but its end cannot be seen\n" in shown.err
+    assert "b (102): CANCELLED" in shown.out
+    assert queue.calls == ["101", "102"]
+
+
 def test_jobs_whose_run_directories_were_removed_are_cancelled_by_their_ids(queue: Queue, capsys: Captured) -> None:
     for job in queue.jobs[:2]:
         shutil.rmtree(job.run_dir)
