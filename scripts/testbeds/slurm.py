@@ -92,7 +92,7 @@ def binds(bed: Bed) -> list[tuple[Path, str]]:
 def start(bed: Bed, host: str) -> None:
     """Start the daemons of a host, in its first process."""
     os.environ.clear()
-    os.environ.update(_ENVIRON)
+    os.environ.update({**_ENVIRON, **(versions.environ(bed.version) if bed.version else {})})
     if host == HUB:
         account = pwd.getpwnam("munge")
         places = [f"--{name}={_MUNGE}/munged.{end}" for name, end in {"pid-file": "pid", "seed-file": "seed"}.items()]

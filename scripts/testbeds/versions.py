@@ -18,6 +18,7 @@ SUITES = {"20.11": "bullseye", "22.05": "bookworm", "24.11": "trixie", "26.05": 
 TOOLS = {"mmdebstrap": "mmdebstrap", "patchelf": "patchelf"}
 CACHE = Path("/var/cache/gridtf-testbed")
 _PACKAGES = "slurmctld,slurmd,slurm-client,slurmdbd"
+_WITH_PMIX = ("bullseye", "bookworm")  # whose plugin for it does not depend on its library; that of sid has none
 # Where a bed's hosts have their own. Debian's slurmd is a link to slurmd-wlm.
 _PROGRAMS = {
     "/usr/bin": "sacct sacctmgr salloc sattach sbatch sbcast scancel scontrol scrontab sdiag sinfo sprio squeue "
@@ -91,6 +92,12 @@ def binds(version: str) -> list[tuple[Path, str]]:
     return found
 
 
+def environ(version: str) -> dict[str, str]:
+    """What its slurmd needs in its environment: where the library for PMIx has its parts, if there is one."""
+    parts = ":".join(map(str, _root(version).glob("usr/lib/*/pmix2/lib/pmix")))
+    return {"PMIX_MCA_mca_base_component_path": parts} if parts else {}
+
+
 def _root(version: str) -> Path:
     return CACHE / f"slurm-{version}"
 
@@ -117,7 +124,8 @@ def _extract(suite: str, folder: Path, lock: int) -> None:
     # the releases' own packages alone: their security updates may have moved to an archive
     source = [f"deb {_mirror()} {suite} main"] if _mirror() else []
     # a Release file of an archive is old, and that of a machine that was off may be
-    options = ["--variant=extract", f"--include={_PACKAGES}", "--aptopt=Acquire::Check-Valid-Until false"]
+    packages = f"{_PACKAGES},libpmix2" if suite in _WITH_PMIX else _PACKAGES
+    options = ["--variant=extract", f"--include={packages}", "--aptopt=Acquire::Check-Valid-Until false"]
     _run(["mmdebstrap", *options, suite, str(folder), *source], lock)
 
 
@@ -136,6 +144,18 @@ def _relocate(part: Path, root: Path) -> None:
     path = ":".join(str(root / folder.relative_to(part)) for folder in libraries)
     options = ["--set-interpreter", str(root / loader.relative_to(part)), "--force-rpath", "--set-rpath", path]
     _run(["patchelf", *options, *(str(program) for program in programs if program)])
+    _relocate_pmix(part, root)
+
+
+def _relocate_pmix(part: Path, root: Path) -> None:
+    """Have the plugin for PMIx open the library that was extracted with it, not this machine's, by its path."""
+    plugins = _plugins(part)
+    for library in part.glob("usr/lib/*/pmix2/lib/libpmix.so.2"):
+        path = f"/{library.parent.relative_to(part)}\0".encode()
+        for plugin in plugins.glob("mpi_pmix_v*.so"):
+            plugin.write_bytes(plugin.read_bytes().replace(path, b"$ORIGIN".ljust(len(path), b"\0")))
+        for name in ("libpmix.so", "libpmix.so.2"):
+            (plugins / name).symlink_to(root / library.relative_to(part))
 
 
 def _record(version: str) -> None:

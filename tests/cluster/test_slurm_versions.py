@@ -80,8 +80,10 @@ def test_what_was_extracted_by_halves_is_extracted_anew(
         (cache / half / "version").write_text("26.05.1")
     server = "#!/bin/sh\\necho slurm-wlm 26.11.1\\n"
     extract = (
-        'eval "folder=\\$$(($# - 1))"; mkdir -p $folder/usr/lib/x-linux-gnu/slurm-wlm $folder/usr/sbin\n'
-        "touch $folder/usr/lib/x-linux-gnu/ld-linux-x.so.2\n"
+        'eval "folder=\\$$(($# - 1))"; mkdir -p $folder/usr/sbin $folder/usr/lib/x-linux-gnu\n'
+        "cd $folder/usr/lib/x-linux-gnu; mkdir -p slurm-wlm pmix2/lib/pmix\n"
+        "touch ld-linux-x.so.2 pmix2/lib/libpmix.so.2\n"
+        "printf '/usr/lib/x-linux-gnu/pmix2/lib\\0libpmix.so' >slurm-wlm/mpi_pmix_v4.so\n"
         f"printf '{server}' >$folder/usr/sbin/slurmctld-wlm; chmod +x $folder/usr/sbin/*"
     )
     mirror = 'echo "Debian stable-security http://s"; echo "Debian stable http://mirror/debian/"'
@@ -99,6 +101,10 @@ def test_what_was_extracted_by_halves_is_extracted_anew(
         *("--set-interpreter", f"{library}/ld-linux-x.so.2", "--force-rpath"),
         *("--set-rpath", f"{library}/slurm-wlm:{library}", f"{cache}/slurm-26.05.part/usr/sbin/slurmctld-wlm"),
     ]
+    # the plugin for PMIx opens the library that lies in its own folder
+    assert (library / "slurm-wlm/mpi_pmix_v4.so").read_bytes() == b"$ORIGIN".ljust(31, b"\0") + b"libpmix.so"
+    assert (library / "slurm-wlm/libpmix.so").samefile(library / "pmix2/lib/libpmix.so.2")
+    assert versions.environ("26.05") == {"PMIX_MCA_mca_base_component_path": str(library / "pmix2/lib/pmix")}
     assert dict(versions.binds("26.05"))[library / "slurm-wlm"] == "/usr/lib/x-linux-gnu/slurm-wlm"
     (cache / "slurm-26.05/version").unlink()
     with pytest.raises(errors.TestbedError, match="is gone"):
