@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gridtf.schedulers.slurm.injob import parse_rank_types
 from tests.support.beds import on_every_scheduler
 from tests.support.cluster import Bed
 from tests.support.clusterfaults import ended, kill9, no_process_left
@@ -55,9 +56,11 @@ from mpi4py import MPI
 
 world = MPI.COMM_WORLD
 world.Barrier()
-print("ready", flush=True)
+print("ready", world.rank, world.size, flush=True)
+if sys.argv[1] == "raise at first" and os.environ["GRIDTF_ATTEMPT"] == "2":
+    sys.exit()
 if world.rank == 6:
-    if sys.argv[1] == "raise":
+    if sys.argv[1].startswith("raise"):
         raise ValueError("the loss is not a number")
     if sys.argv[1] == "abort":
         world.Abort(3)
@@ -142,7 +145,7 @@ def test_end_of_a_world_has_its_first_cause(bed: Bed, kind: str, how: str) -> No
     job = submit(bed, kind, FAULTS, how)
     state, reason = "FAILED", ""
     if how == "raise":
-        reason = "worker:6 on n2: ValueError: the loss is not a number (program.py:10)"
+        reason = "worker:6 on n2: ValueError: the loss is not a number (program.py:12)"
     elif how == "abort":
         reason = "worker:6 on"
     else:
@@ -209,22 +212,61 @@ def test_world_saves_before_the_walltime_and_goes_on(bed: Bed) -> None:
     no_process_left(bed)
 
 
+@pytest.fixture
+def rank_type(request: pytest.FixtureRequest, slurm: Bed) -> str:
+    """What starts the ranks; skips the test where this Slurm's packages lack it, as Debian's of 26.05 lack PMIx."""
+    how: str = request.param
+    said = slurm.run("login", "srun", "--mpi=list")  # 20.11 writes it to stderr
+    if how not in (known := parse_rank_types(said.stdout + said.stderr)):
+        pytest.skip(f"this Slurm was built without --mpi={how}: it has {', '.join(known)}")
+    return how
+
+
+by_srun = pytest.mark.parametrize(("kind", "rank_type"), [(MPICH, "pmi2"), (OPEN_MPI, "pmix")], indirect=["rank_type"])
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("kind", "how"), [(MPICH, "pmi2"), (OPEN_MPI, "pmix")])
-def test_srun_starts_the_ranks(slurm: Bed, kind: str, how: str) -> None:
-    job = submit(slurm, kind, RANKS, options=(f"--mpi={how}",))
-    assert job.verdict()["state"] == "COMPLETED", job.output
-    assert {name: text.strip() for name, text in job.logs().items()} == SIXTEEN
-    no_process_left(slurm)
-    job = submit(slurm, kind, FAULTS, "raise", options=(f"--mpi={how}", "--restarts", "1"))
+@by_srun
+def test_srun_starts_the_ranks_and_the_one_that_raises_is_named(slurm: Bed, kind: str, rank_type: str) -> None:
+    job = submit(slurm, kind, FAULTS, "raise at first", options=(f"--mpi={rank_type}", "--restarts", "1"))
     ended(job, "FAILED", "worker:6 on n2: ValueError: the loss is not a number", "attempt 2 follows")
-    ended(job, "FAILED", "worker:6 on n2: ValueError: the loss is not a number", attempt=2)
+    ended(job, "COMPLETED", attempt=2)
+    assert {name: text.strip() for name, text in job.logs().items()} == {
+        name: f"ready {place}" for name, place in SIXTEEN.items()
+    }
     no_process_left(slurm)
-    job = submit(slurm, kind, FAULTS, "wait", options=(f"--mpi={how}",))
+    folders = ("sh", "-c", f"ls -d /tmp/gridtf-{job.verdict()['nonce']}-*")  # slurmstepd has made some for a TMPDIR
+    job.until(lambda: not any(slurm.run(host, *folders, check=False).stdout for host in HOSTS), "no folder on a host")
+
+
+@pytest.mark.timeout(300)
+@by_srun
+def test_lost_srun_of_the_ranks_is_named(slurm: Bed, kind: str, rank_type: str) -> None:
+    job = submit(slurm, kind, FAULTS, "wait", options=(f"--mpi={rank_type}",))
     ready(job)
-    (pid,) = slurm.run("n1", "pgrep", "-o", "-f", f"^srun --mpi={how} ").stdout.split()
+    (pid,) = slurm.run("n1", "pgrep", "-o", "-f", f"^srun --mpi={rank_type} ").stdout.split()
     kill9(slurm, "n1", int(pid))
-    ended(job, "FAILED", f"srun --mpi={how}, which the ranks need, was killed by SIGKILL")
+    ended(job, "FAILED", f"srun --mpi={rank_type}, which the ranks need, was killed by SIGKILL")
+    no_process_left(slurm)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("does", "reason"),
+    [
+        ("exit 3", "srun --mpi=pmi2, which the ranks need, ended with exit code 3"),
+        ("exec sleep 600", "srun --mpi=pmi2 has not started worker:"),
+    ],
+)
+def test_srun_that_starts_no_rank_and_says_nothing_ends_the_job(slurm: Bed, does: str, reason: str) -> None:
+    srun = slurm.home() / "broken" / "srun"
+    srun.parent.mkdir(exist_ok=True)
+    srun.write_text(f'#!/bin/sh\ncase "$*" in *--mpi=pmi2*) {does} ;; esac\nexec /usr/bin/srun "$@"\n')
+    srun.chmod(0o755)
+    options = ("--nodes", "2", "--gpus-per-task", "0", "--mpi=pmi2", "--start-timeout", "20")
+    line = f"--setup=export PATH={slurm.seen(srun.parent)}:$PATH"
+    job = ClusterJob(slurm, "--scheduler", "slurm", *options, line, "--", "true")
+    ended(job, "FAILED", reason, "it has printed nothing")
     no_process_left(slurm)
 
 

@@ -13,6 +13,7 @@ EVERYDAY = "24.11"
 MATRIX = (
     "tests/cluster/test_doctor.py",
     "tests/cluster/test_jobs.py",
+    "tests/cluster/test_mpi.py::test_srun_starts_the_ranks_and_the_one_that_raises_is_named",
     "tests/cluster/test_probe.py::test_probe_of_a_cluster_in_order_has_no_fault_and_leaves_nothing",
     "tests/cluster/test_scripts.py",
     "tests/cluster/test_slurm_allocations.py",
@@ -26,6 +27,9 @@ LONG = (
     "tests/cluster/test_conformance.py",
     "tests/cluster/test_fence.py",
     "tests/cluster/test_host_faults.py",
+    "tests/cluster/test_mpi.py::test_end_of_a_world_has_its_first_cause",
+    "tests/cluster/test_mpi.py::test_lost_srun_of_the_ranks_is_named",
+    "tests/cluster/test_mpi.py::test_world_starts_again_without_a_lost_host",
     "tests/cluster/test_restarts.py",
     "tests/cluster/test_slurm_accounting.py",
     "tests/cluster/test_slurm_outages.py",

@@ -164,6 +164,8 @@ class World:
             if not self._places and messages.WORLD in self._conversation.latest:
                 hosts: list[str] = self._conversation.latest[messages.WORLD]["hosts"]
                 is_first = hosts[0] == self._state.host
+                if self._kind != MPIRUN:  # which alone runs on the other hosts as well
+                    self._log = self._plan.attempt.mpi / f"{hosts[0]}.log"
                 if self._starter is None and is_first:
                     self._start(hosts)
                 if self._kind == GLOO and (not is_first or port in self._system.listening([port])):
@@ -274,8 +276,8 @@ class World:
 
     def _run(self, argv: Sequence[str], environ: Mapping[str, str], hint: str = "") -> int:
         """Start a program of MPI's as a child. Returns the id of its process."""
-        cwd, local = self._plan.cwd, self._state.local_dir
-        # MPIs leave files there
+        # MPIs leave files there; what srun is given, slurmstepd makes on each host
+        cwd, local = self._plan.cwd, self._state.local_dir if self._kind == MPIRUN else None
         environ = {**environ, **({"TMPDIR": str(local)} if local else {}), **self._own, mpishim.KEY: _key(self._plan)}
         with open_log(self._log) as output:
             try:
@@ -315,7 +317,10 @@ class World:
 
     def _broken(self, what: str) -> GridtfError:
         self._is_broken = self._state.supervisor.abandoned = True
-        return GridtfError(what, why=verdict.of_mpirun(self._log), hint=f"see {self._log}")
+        why, hint = verdict.of_mpirun(self._log), f"see {self._log}"
+        if not (why or self._places or self._kind == GLOO):
+            hint = f"it has printed nothing; does {self._named} hostname work in a job script of yours?"
+        return GridtfError(what, why=why, hint=hint)
 
     def _told_by_horovodrun(self, task: PlacedTask, hosts: Sequence[str]) -> Mapping[str, str]:
         """What horovodrun would tell a rank. hosts: of each rank."""

@@ -401,7 +401,7 @@ class SlurmInJob(InJob):
     def rank_starter(
         self, kind: str, hosts: Sequence[str], file: Path, environ: Mapping[str, str]
     ) -> tuple[list[str], dict[str, str]]:
-        sizes = f"--nodes={len(set(hosts))} --ntasks={len(hosts)} --distribution=arbitrary"  # as SLURM_HOSTFILE says
+        sizes = f"--ntasks={len(hosts)} --distribution=arbitrary"  # as SLURM_HOSTFILE says; with --nodes, 23.11 refuses
         # the agents' step has all resources, and the tasks stay in it
         shared = "--overlap --overcommit --gres=none --mem=0 --cpu-bind=none"
         whole = "--export=ALL --wait=0 --kill-on-bad-exit=0 --no-kill --job-name=gridtf-mpi"
