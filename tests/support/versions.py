@@ -25,11 +25,14 @@ MATRIX = (
 # The same, but for scripts/test --versions and --release alone: they take minutes.
 LONG = (
     "tests/cluster/test_conformance.py",
+    "tests/cluster/test_exec.py::test_command_runs_on_the_host_of_its_task_within_the_job",
     "tests/cluster/test_fence.py",
     "tests/cluster/test_host_faults.py",
     "tests/cluster/test_mpi.py::test_end_of_a_world_has_its_first_cause",
     "tests/cluster/test_mpi.py::test_lost_srun_of_the_ranks_is_named",
     "tests/cluster/test_mpi.py::test_world_starts_again_without_a_lost_host",
+    "tests/cluster/test_models.py::test_leader_and_workers_have_different_models",
+    "tests/cluster/test_models.py::test_models_are_types_on_some_hosts_and_features_of_others",
     "tests/cluster/test_restarts.py",
     "tests/cluster/test_slurm_accounting.py",
     "tests/cluster/test_slurm_outages.py",
