@@ -237,6 +237,7 @@ class System:
     cpu_ticks = staticmethod(procfs.cpu_ticks)
     written = staticmethod(procfs.written)
     is_stopped = staticmethod(procfs.stopped)
+    is_exiting = staticmethod(procfs.exiting)
     mapped_files = staticmethod(procfs.mapped_files)
     variables = staticmethod(procfs.variables)
     open_files = staticmethod(procfs.open_files)

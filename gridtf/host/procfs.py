@@ -65,6 +65,12 @@ def stopped(pid: int) -> bool:
     return _stat(pid)[:1] in (["T"], ["t"])
 
 
+def exiting(pid: int) -> bool:
+    """Whether a process is ending or has ended: PF_EXITING of linux/sched.h, set before its files are closed."""
+    fields = _stat(pid)
+    return not fields or bool(int(fields[6]) & 4)
+
+
 def catches(pid: int, number: int) -> bool:
     """Whether a process has a handler for a signal (SigCgt in /proc/PID/status)."""
     return _in_masks(f"/proc/{pid}/status", number, "SigCgt:")

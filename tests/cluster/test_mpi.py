@@ -64,6 +64,8 @@ if world.rank == 6:
         raise ValueError("the loss is not a number")
     if sys.argv[1] == "abort":
         world.Abort(3)
+    if sys.argv[1] == "exit":
+        os._exit(9)
 time.sleep(600)
 """
 # The ranks of n2 alone save.
@@ -140,7 +142,7 @@ def test_all_reduce_of_a_gradient_over_sixteen_ranks(bed: Bed, kind: str) -> Non
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("bed", "kind"), [("slurm", OPEN_MPI), ("sge", MPICH)], indirect=["bed"])
-@pytest.mark.parametrize("how", ["raise", "abort", "kill", "mpirun", "cancel"])
+@pytest.mark.parametrize("how", ["raise", "abort", "exit", "kill", "agent", "mpirun", "cancel"])
 def test_end_of_a_world_has_its_first_cause(bed: Bed, kind: str, how: str) -> None:
     job = submit(bed, kind, FAULTS, how)
     state, reason = "FAILED", ""
@@ -148,11 +150,16 @@ def test_end_of_a_world_has_its_first_cause(bed: Bed, kind: str, how: str) -> No
         reason = "worker:6 on n2: ValueError: the loss is not a number (program.py:12)"
     elif how == "abort":
         reason = "worker:6 on"
+    elif how == "exit":
+        reason = "worker:6 on n2: exit code 9"
     else:
         tasks = ready(job)
         if how == "kill":
             kill9(bed, "n2", tasks["worker:6"]["pid"])
             reason = "worker:6 on n2: killed by SIGKILL"
+        elif how == "agent":
+            kill9(bed, "n2", tasks["worker:6"]["agent"])
+            reason = "the agent on host n2 was killed by SIGKILL"
         elif how == "mpirun":
             (pid,) = bed.run("n1", "pgrep", "-x", "mpirun|mpiexec|mpiexec.hydra").stdout.split()
             kill9(bed, "n1", int(pid))

@@ -210,10 +210,13 @@ class World:
 
     def _look_for_cut(self) -> None:
         """Look for ranks whose processes mpirun has ended, as it does for all when it ends, or one has aborted or has
-        left without MPI_Finalize. That of a rank that has ended well may go before it has heard so."""
+        left without MPI_Finalize. That of a rank that has ended may go before this process hears so: its descriptors
+        are closed first."""
         for name in [name for name, link in self._links.items() if at_end(link.fileno())]:
             self._links.pop(name).close()
-            if self._state.supervisor.tasks[name].state not in _ENDED_WELL:
+            task = self._state.supervisor.tasks[name]
+            is_over = task.state in (*_ENDED_WELL, TaskState.FAILED)
+            if not (is_over or (task.pid and self._system.is_exiting(task.pid))):
                 self._cut[name] = self._system.monotonic()
 
     def _look_for_abandoned(self) -> bool:
@@ -231,7 +234,7 @@ class World:
             if since is not None and task.state == TaskState.RUNNING:
                 if self._system.monotonic() - since > _LAST_WORDS:
                     raise self._broken(f"{self._named} has ended the process of {task.name} {on}")
-            elif lost and (task.state == TaskState.FAILED or since is not None):
+            elif since is not None or task.exit == _LOST_PMIX:
                 changed |= task.abandoned == bool(said)
                 task.abandoned = not said
         return changed

@@ -186,7 +186,8 @@ class Ending:
         cause = verdict.first_cause(self.tasks, records, attempt, self._begun, lost)
         if cause is None or records[cause.task.name].get("abandoned"):
             # mpirun, which ends all ranks, has ended by itself, or because it has lost a host
-            gone = next((task for task in self.tasks if task.host in lost), None) if self._job.request.mpi else None
+            cut_off = {*lost} - self._hosts.reports.gone.keys() if self._job.request.mpi else ()
+            gone = next((task for task in self.tasks if task.host in cut_off), None)
             if gone is not None:
                 cause = Cause(gone, LOST, cause.task if cause else None)
             elif cause is None or end:
@@ -196,7 +197,7 @@ class Ending:
         if cause.how == LOST and len(lost) == 1:
             also = ""  # this is the reason itself
         also = "; ".join(filter(None, (end.reason if end else also, *self.noticed)))
-        if self._job.request.mpi:
+        if self._job.request.mpi and (cause.how != FAILED or records[cause.task.name].get("abandoned")):
             says = verdict.of_mpirun(attempt.mpi / f"{self.tasks[0].host}.log", first=False)
             also = "; ".join(filter(None, (also, f"{mpi.named(self._job.request.mpi)} says: {says}" if says else "")))
         if cause.how == FAILED:

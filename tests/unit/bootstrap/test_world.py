@@ -161,6 +161,23 @@ def test_rank_whose_process_mpirun_has_ended_is_no_cause(host: Host, tmp_path: P
     assert [task.abandoned for task in tasks.values()] == [True, False]
 
 
+def test_rank_that_was_ending_before_mpirun_has_ended_its_process_is_a_cause(host: Host, tmp_path: Path) -> None:
+    """MPICH ends them all as soon as the first one has closed its descriptor, before that one can be waited for."""
+    ranks = formed(host, tmp_path / "log", TaskState.RUNNING, TaskState.RUNNING)
+    tasks = host.state.supervisor.tasks.values()
+    with subprocess.Popen(["true"]) as ending:
+        os.waitid(os.P_PID, ending.pid, os.WEXITED | os.WNOWAIT)
+        for rank, task, pid in zip(ranks, tasks, (ending.pid, os.getpid()), strict=True):
+            task.pid = pid
+            rank.kill()
+            rank.wait()
+        host.until(lambda: not host.world._links)
+    for task in tasks:
+        task.state, task.exit = TaskState.FAILED, 9
+    host.world.look()
+    assert [task.abandoned for task in tasks] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("code", "cut", "fails"), [(7, True, True), (9, True, False), (7, False, False), (0, True, False)]
 )
