@@ -1,4 +1,5 @@
-"""Writes the tables in docs/reference.md from those of the tests: tests/support/programfaults.py and hostfaults.py.
+"""Writes the tables in docs/reference.md from those of the tests: tests/support/programfaults.py, exceptions.py and
+hostfaults.py.
 
     python scripts/faulttables.py      after a change of a fault or of its expected first line
 
@@ -17,6 +18,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from tests.support import hostfaults, programfaults  # noqa: E402
+from tests.support.exceptions import EXCEPTIONS  # noqa: E402
 from tests.support.hostfaults import HostFault  # noqa: E402
 
 PAGE = ROOT / "docs/reference.md"
@@ -28,6 +30,7 @@ def tables() -> dict[str, str]:
     """Name of a table, as in the comments around it in the page -> its lines."""
     return {
         "programs": _table(("what happens", "state", "first line"), _programs()),
+        "exceptions": _table(("what happens", "the exception"), ((one.what, _code(one.line)) for one in EXCEPTIONS)),
         "processes": _of_hosts(hostfaults.OF_JOBS),
         "hosts": _of_hosts(hostfaults.OF_HOSTS),
     }

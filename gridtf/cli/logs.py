@@ -12,7 +12,7 @@ from gridtf.cli import output
 from gridtf.cli.common import add_raw, find_job, new_parser, since
 from gridtf.jobspec.arguments import Parser
 from gridtf.observe.folding import Folding
-from gridtf.observe.noise import Noise
+from gridtf.run.noise import Noise
 from gridtf.run.stacks import spans
 from gridtf.text import counted, log_line, plain
 

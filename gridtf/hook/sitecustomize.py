@@ -11,25 +11,63 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import types  # noqa: F401 - in comments
+    from collections.abc import Iterable  # noqa: F401
 
 _LONGEST = 4096  # bytes of a message
 _STACKS = 7  # SIGRTMIN + this asks for the stacks of all threads
 _HERE = os.path.dirname(os.path.abspath(__file__))
+# Parts of the names of files that are not the user's: some have TensorFlow's packages in a folder of their own.
+_THEIRS = ("-packages/", "/__autograph_generated_file", "/tensorflow/python/", "/keras/src/", "/tf_keras/src/")
 
 
-def _where(trace):
-    # type: (types.TracebackType | None) -> str
-    """The last line of the user's own code in a traceback, such as ``train.py:41``; without one, the last of all."""
-    library = os.path.dirname(os.__file__)
-    places = []
+def _is_own(name):
+    # type: (str) -> bool
+    """Whether a file has the user's code."""
+    return not name.startswith(("<", os.path.dirname(os.__file__))) and not any(part in name for part in _THEIRS)
+
+
+def _places(trace):
+    # type: (types.TracebackType | None) -> list[tuple[str, object, bool]]
+    """The files and lines of a traceback, and whether they are the user's own."""
+    places = []  # type: list[tuple[str, object, bool]]
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
         module = str(trace.tb_frame.f_globals.get("__name__")).split(".")[0]
-        theirs = module == "gridtf" or name.startswith(("<", library)) or "-packages" + os.sep in name
-        places.append((not theirs, "%s:%d" % (os.path.basename(name), trace.tb_lineno)))
+        places.append((name, trace.tb_lineno, module != "gridtf" and _is_own(name)))
         trace = trace.tb_next
-    own = [place for is_own, place in places if is_own]
-    return (own or [place for _, place in places] or [""])[-1]
+    return places
+
+
+def _unwrapped(kind, text):
+    # type: (type[BaseException], str) -> tuple[str, str, list[tuple[str, object, bool]]]
+    """Type, message, and the places in it, of the exception that another one has in its message.
+
+    AutoGraph has the user's traceback there, tf.data and py_function that of their function, and "Graph execution
+    error" that of the operation; Keras puts a heading above and the arguments below.
+    """
+    import re
+
+    name, message, found = kind.__name__, re.sub(r"\x1b\[[01]m", "", text), []
+    if "in user code:" in text or kind.__module__.startswith("tensorflow."):
+        place = r'(?m)^( *)(?:File "(.+)", line (\d+)|(\S+\.py):(\d+) ).*\n(?:\1 +.*\n| *\n)*'  # and as before 2.6
+        found = list(re.finditer(place, re.split(r"\n(?:Original stack trace for |  \(1\) )", message)[0]))
+        message = message[found[-1].end() if found else 0 :]
+        for noise in (
+            r"^(?:\s*(?:Graph execution error:|Detected at node .*|<stack traces .*|Node: .*|\d+ root error.*)\n)*",
+            r"^\s*\(0\) [\w ]+: *",
+            r"\{\{function_node .*?\}\} ?",
+            r"Error in user-defined function .*? iterator: \S+: +",
+            r" *\[Op:\w+\](?: name: ?\S*)?",
+        ):
+            message = re.sub(noise, "", message)
+        inner = re.match(r"\s*(?:\w+\.)*([A-Za-z_]\w{0,99})(?:: |:?\s*$)", message)
+        if inner and ("in user code:" in text or "Traceback (most recent call last):" in text):
+            name, message = inner.group(1), message[inner.end() :]
+    message = re.sub(r"^(?:\s*(?:Exception encountered when calling .*|.* Error encountered:)\n *\n)+", "", message)
+    lines = [line.strip() for line in message.splitlines() if line.strip()] or [""]
+    more = " " + lines[1] if lines[0].endswith(":") and lines[1:] and lines[1][0] != "[" else ""  # no tensor
+    groups = [one.groups() for one in found]
+    return name, lines[0] + more, [(a or b, line or number, _is_own(a or b)) for _, a, line, b, number in groups]
 
 
 def _quoted(text):
@@ -39,17 +77,62 @@ def _quoted(text):
     return '"%s"' % "".join("\\u" + units[begin : begin + 4] for begin in range(0, len(units), 4))
 
 
+def _told(value, trace):
+    # type: (BaseException, types.TracebackType | None) -> tuple[str, str, str, str]
+    """Type and message of an exception, the last line of the user's own code, such as ``train.py:41``, or without one
+    the last of all, and its whole text."""
+    try:
+        text = str(value).replace("\0", "\\0")
+    except BaseException:  # of its own __str__, whose SystemExit would be the program's
+        text = "<exception str() failed>"  # as Python prints
+    try:
+        name, message, places = _unwrapped(type(value), text)
+    except Exception:  # the program has a module re of its own
+        name, message, places = type(value).__name__, text, []
+    places = _places(trace) + places
+    last = ([place for place in places if place[2]] or places)[-1:]
+    return name, message, "".join("%s:%s" % (os.path.basename(file), line) for file, line, _ in last), text
+
+
+def _cause(value):
+    # type: (BaseException) -> str
+    """What an exception goes back to, in words that follow it; empty where it is the first one."""
+    words, seen = [], [value]  # type: list[str], list[BaseException]
+    while True:
+        group, below, word = getattr(value, "exceptions", None), value.__cause__, "caused by"
+        if isinstance(group, (list, tuple)) and group:
+            below, word = group[0], "first of them"
+        elif below is None and not value.__suppress_context__:
+            below, word = value.__context__, "while handling"
+            if below is not None and not any(own for _, _, own in _places(below.__traceback__)):
+                below = None  # a library's own affair
+        if below is None or type(below).__name__.endswith("RemoteTraceback"):  # of a pool: the same one, as text
+            break
+        if any(below is one for one in seen):  # a program has chained them in a circle
+            break
+        value = below
+        seen.append(value)
+        words.append(word)
+    if not words:
+        return ""
+    name, message, place, _ = _told(value, value.__traceback__)
+    word = "caused by" if "caused by" in words else words[0]
+    return "%s %s%s%s%s" % (word, name, message and ": ", message[:200], place and " (%s)" % place)
+
+
 def _note(kind, value, trace):
     # type: (type[BaseException], BaseException, types.TracebackType | None) -> None
     """Write down what is known of an exception, for the agent of this host."""
     import time  # built in
 
+    name, first, place, text = _told(value, trace)
     try:
-        text = str(value).replace("\0", "\\0")
-    except Exception:  # of its own __str__
-        text = ""
+        cause = _cause(value)
+    except BaseException:  # the user's own code is in it
+        cause = ""
+    text = text if text.partition("\n")[0] == first else first[:1000] + "\n" + text
     message = text.encode("utf-8", "backslashreplace")[:_LONGEST].decode("utf-8", "ignore")
-    texts = (("type", kind.__name__), ("message", message), ("place", _where(trace)))
+    texts = [("type", name[:200]), ("message", message), ("place", place)] + ([("cause", cause)] if cause else [])
     found = "".join('"%s": %s, ' % (name, _quoted(value)) for name, value in texts)
     name = "exception-%s-%s.json" % (os.environ["GRIDTF_TASK_TYPE"], os.environ["GRIDTF_TASK_INDEX"])
     folder = os.environ["GRIDTF_LOCAL_DIR"]
@@ -99,13 +182,16 @@ def _install():
             if not issubclass(kind, KeyboardInterrupt):
                 _note(kind, value, trace)
             last[:] = [value]
-        except Exception:  # the program's own message comes in any case
+        except BaseException:  # the program's own message comes in any case
             pass
 
     def excepthook(kind, value, trace):
         # type: (type[BaseException], BaseException, types.TracebackType | None) -> None
         note(kind, value, trace)
-        previous(kind, value, trace)
+        show = previous
+        if sys.version_info < (3, 11) and previous is sys.__excepthook__:  # the backport of groups would replace it
+            show = getattr(sys.modules.get("exceptiongroup"), "print_exception", previous)
+        show(kind, value, trace)
 
     def at_exit():
         # type: () -> None

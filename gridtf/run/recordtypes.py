@@ -170,7 +170,7 @@ Launcher = {
 _Ranges = {str: [Real, Real]}  # the smallest and the largest of several values
 Progress = {"step": int, "values": {str: object}, "time": float, "ranges?": _Ranges}
 Checkpoints = {"folder": str}
-Raised = {"type": str, "message": str, "place": str, "time": float, "pid": Pid}
+Raised = {"type": str, "message": str, "place": str, "cause?": str, "time": float, "pid": Pid}
 _TaskState = {
     "state?": str,
     "pid?": (Pid, None),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 from gridtf.errors import RunDirError
 from gridtf.run.logparts import LogParts
+from gridtf.run.noise import Noise
 from gridtf.text import log_line
 
 _LINES = 20
@@ -25,26 +27,47 @@ _ERROR = re.compile(
     r"(?i:\b(?:\w*error|fatal|failed|failure|\w+exception|segmentation fault|core dumped|out of memory)\b)"
     r"|^[EF]\d{4} |: [EF] |\b(?:Killed|Aborted)\b"
 )
+# What Keras prints below a message: the arguments of a layer, each with a bullet.
+_ARGUMENTS, _ARGUMENT = re.compile(r" *(?:A|Call a)rguments received by "), re.compile(r" *•")
+_NUMBERS = re.compile(r"(?=\D*\d)[\s\d.,e+\-\[\]()naif]+|\s*\.\.\.,?\s*|…")  # a row of a tensor, and what is left
 _HARMLESS = re.compile(r"Unable to register cu\w+ factory|computation_placer already registered")  # of TensorFlow
 
 
-def last_lines(log: Path, within: int = _BYTES) -> list[str]:
+def last_lines(log: Path, within: int = _BYTES, *, gpus: bool = True) -> list[str]:
     """The last lines of a log for a verdict, as a terminal shows them.
 
     Args:
         log: The log; it may be long, binary or absent.
         within: How many bytes at its end are read.
+        gpus: Whether the task may have GPUs.
 
     Returns:
-        At most 20 lines of at most 500 characters each. When the message of the last Python exception or crash begins
-        above them, as when it contains a whole tensor, its place and the first line of its message come first.
+        At most 20 lines of at most 500 characters each, without the noise of TensorFlow, the contents of tensors and
+        the arguments of layers. When the message of the last Python exception or crash begins above them, its place
+        and the first line of its message come first.
     """
-    text = _last_text(log, within)
-    if not text.strip():
-        return []
-    lines = text.rstrip().split("\n")
+    lines = _without_values([*Noise(gpus=gpus).without(last_text(log, within).rstrip().split("\n"))])
+    if lines == ["…"] and within <= _BYTES:
+        return last_lines(log, _BYTES << 6, gpus=gpus)
     head = _exception(lines)
     return [_plain(line) for line in (*head, *lines[len(head) - _LINES :])]
+
+
+def _without_values(lines: Sequence[str]) -> list[str]:
+    """The lines without the arguments of layers, and with "…" where there are contents of a tensor, in several rows."""
+    short: list[str] = []
+    for of_numbers, group in groupby(lines, lambda line: bool(_NUMBERS.fullmatch(line))):
+        rows = list(group)
+        brackets = [(row.count("["), row.count("]")) for row in rows]  # a list that a program prints has both in a row
+        many = len(rows) >= _LINES and any(map(any, brackets))
+        short += ["…"] if of_numbers and (many or any(left != right for left, right in brackets)) else rows
+    kept, arguments = [], False
+    for line in short:
+        more = _ARGUMENT.match(line) or _NUMBERS.fullmatch(line)
+        arguments = bool(_ARGUMENTS.match(line) or (arguments and more))
+        kept += [] if arguments else [line]
+    text = "\n".join(kept).rstrip()
+    return text.split("\n") if text else []
 
 
 def _exception(lines: Sequence[str]) -> list[str]:
@@ -77,7 +100,7 @@ def last_error(log: Path) -> list[str]:
         The message of the last Python exception and its place, or that of a crash, else the last line that tells of an
         error; empty where there is none.
     """
-    lines = _last_text(log, _SEARCHED).rstrip().split("\n")
+    lines = last_text(log).rstrip().split("\n")
     place, message = _raised(lines)
     if message < len(lines):
         return [_plain(line) for line in (lines[message], *lines[place : min(place + 2, message)])]
@@ -91,7 +114,7 @@ def _plain(line: str) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} …"
 
 
-def _last_text(log: Path, most: int) -> str:
+def last_text(log: Path, most: int = _SEARCHED) -> str:
     """The end of a log.
 
     Args:

@@ -16,7 +16,7 @@ from gridtf.host.processes import signal_name
 from gridtf.jobspec.tasktypes import LEADERS
 from gridtf.run.logparts import refresh
 from gridtf.run.rundir import Attempt, Record
-from gridtf.run.tail import last_lines
+from gridtf.run.tail import last_lines, last_text
 from gridtf.states import SAVED_CODE, JobState, TaskState, exit_code
 from gridtf.text import counted, plain, some, were
 from gridtf.values import Value
@@ -100,6 +100,12 @@ _HINTS = (
         "the mpirun of the program's MPI has to come first on PATH: `gridtf doctor` shows both",
     ),
     ("CUDA_ERROR_NO_DEVICE", "TensorFlow sees no GPU: check CUDA_VISIBLE_DEVICES and the driver on that host"),
+)
+# Of an operation that a task does not know; a ClusterCoordinator tries again, and fails long after.
+_UNKNOWN = ("is neither a type of a primitive operation", "Op type not registered")
+_OPERATIONS = (
+    "a task that gridtf serves knows no operations of other packages: leave its type out of --serve, and have your "
+    "program import their module there, before tf.distribute.Server(…).join()"
 )
 # Lines that TensorFlow logs while a program ends.
 _OF_TENSORFLOW = r"\d{4}-\d\d-\d\d |[IWEF]\d{4} |WARNING:|Exception ignored"
@@ -193,14 +199,15 @@ class Verdict(Value):
         return "\n".join(lines)
 
 
-def final_lines(log: Path) -> list[str]:
+def final_lines(log: Path, *, gpus: bool = True) -> list[str]:
     """The last lines of a log that another host has written until a moment ago, as tail.last_lines returns them.
 
     Args:
         log: The log.
+        gpus: Whether the task may have GPUs.
     """
     refresh(log)
-    return last_lines(log)
+    return last_lines(log, gpus=gpus)
 
 
 def of_task(task: PlacedTask, record: Record, attempt: Attempt, also: str = "") -> Verdict:
@@ -212,7 +219,7 @@ def of_task(task: PlacedTask, record: Record, attempt: Attempt, also: str = "") 
         also: A further observation, such as a lost host; may be empty.
     """
     log = attempt.task_log(task.type, task.index)
-    tail = final_lines(log)
+    tail = final_lines(log, gpus=task.gpus > 0)
     error, number, code = record.get("error"), record.get("signal"), record.get("exit")
     if error:
         how, hint = str(error), "check the command, the set-up lines and the PATH of that host"
@@ -232,6 +239,8 @@ def of_task(task: PlacedTask, record: Record, attempt: Attempt, also: str = "") 
         how, hint = fatal.strip(), ""
     output = str(error) if error else "\n".join([*tail, noted["message"] if noted else ""])
     hint = next((advice for piece, advice in _HINTS if piece in output), hint)
+    if not hint and any(piece in text for text in (output, last_text(log)) for piece in _UNKNOWN):
+        hint = _OPERATIONS
     if said := _own_error(tail):
         before = "" if noted and code is None else f"{_of_exit(code)[0] if noted else how}: "  # gridtf's own signal
         how, hint = f"{before}{said[0]}", said[-1] if said[1:] else hint
@@ -287,19 +296,15 @@ _TOGETHER = "all members of the cluster must take the same number of steps: does
 _SILENT = "was it stopped, or does it wait for something? its log has the last that it said"
 _LOST = "has the host crashed, or lost its network?"
 _MOST_JUDGED = 64  # tasks, whose logs may have to be read; the cause is among the first
-_PLACES = ('File "', "Detected at node", "[[")  # TensorFlow's lines that begin so tell where
 _MOST_SHOWN = 300  # characters of an exception's message
 
 
 def _exception(noted: Record) -> str:
     """An exception in one line, such as ``ValueError: bad label 11 (train.py:41)``."""
-    lines = [line.strip() for line in noted["message"].splitlines() if line.strip()] or [""]
-    message = lines[0]
-    if message.endswith(":"):  # TensorFlow's "Graph execution error:", what it is comes after where
-        message = f"{message} {next((line for line in lines[1:] if not line.startswith(_PLACES)), '')}"
-    message = plain(message)[:_MOST_SHOWN]
+    message = plain(noted["message"].partition("\n")[0].strip())[:_MOST_SHOWN]
     place = f" ({plain(noted['place'])})" if noted["place"] else ""
-    return f"{plain(noted['type'])}{': ' if message else ''}{message}{place}"
+    cause = f", {plain(noted['cause'])}" if noted.get("cause") else ""
+    return f"{plain(noted['type'])}{': ' if message else ''}{message}{place}{cause}"
 
 
 def _own_error(tail: Sequence[str]) -> list[str]:
@@ -546,7 +551,7 @@ def first_cause(
 def _last_words(record: Record, attempt: Attempt, task: PlacedTask) -> str:
     """What a failed task said last: the exception that ended it, or the last lines of its log from the last one on."""
     if noted := raised(record):
-        return str(noted["message"])
+        return "\n".join((noted["message"], noted.get("cause", "")))
     tail = "\n".join(final_lines(attempt.task_log(task.type, task.index)))
     return tail[tail.rfind("Traceback (most recent") :] if "Traceback (most recent" in tail else tail
 

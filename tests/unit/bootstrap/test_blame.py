@@ -211,7 +211,7 @@ def test_logs_of_thousands_of_victims_are_not_read(attempt: Attempt, monkeypatch
     records = {one.name: failed(10.0 + one.index) for one in many}
     read: list[Path] = []
 
-    def lines(path: Path) -> list[str]:
+    def lines(path: Path, **_: object) -> list[str]:
         read.append(path)
         return [closed(7)]
 

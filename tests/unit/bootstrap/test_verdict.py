@@ -82,10 +82,6 @@ def test_verdict_on_a_task_has_reason_and_hint(
         ("bad label 11", "ValueError: bad label 11 (train.py:41)"),
         ("", "ValueError (train.py:41)"),
         ("first\nsecond", "ValueError: first (train.py:41)"),
-        (
-            'Graph execution error:\n\nDetected at node x\n  File "t.py", line 1\nOut of range\n\t [[{{node x}}]]',
-            "ValueError: Graph execution error: Out of range (train.py:41)",
-        ),
         ("\x1b[31mred", "ValueError: \\x1b[31mred (train.py:41)"),
         ("x" * 1000, f"ValueError: {'x' * 300} (train.py:41)"),
     ],
@@ -96,6 +92,23 @@ def test_verdict_on_an_exception(attempt: Attempt, message: str, shown: str) -> 
     assert found.reason == f"worker:1 on n3: {shown}"
     assert found.cause is not None
     assert found.cause["exit"] == 1
+
+
+def test_verdict_on_an_exception_has_its_cause(attempt: Attempt) -> None:
+    noted = {"type": "OSError", "message": "no data", "place": "train.py:9", "time": 1.0, "pid": 7}
+    found = verdict(attempt, "", exit=1, pid=7, exception={**noted, "cause": "caused by KeyError: 'x' (train.py:7)"})
+    assert found.reason == "worker:1 on n3: OSError: no data (train.py:9), caused by KeyError: 'x' (train.py:7)"
+
+
+def test_operation_that_a_task_does_not_know_is_explained_long_after_it_was_told(attempt: Attempt) -> None:
+    """The words are those of TensorFlow 2.21, as its ClusterCoordinator logs them again and again."""
+    told = (
+        "ERROR:tensorflow:Worker /job:worker/replica:0/task:0 failed with NotFoundError: 'Simple' is neither a type of"
+    )
+    log = f"{told} a primitive operation nor a name of a function registered in binary\n" + "INFO: recovered\n" * 300
+    found = verdict(attempt, f"{log}AssertionError\n", exit=1)
+    assert found.hint.startswith("a task that gridtf serves knows no operations of other packages: leave its type out")
+    assert not verdict(attempt, "INFO: recovered\nAssertionError\n", exit=1).hint
 
 
 def test_verdict_on_an_exception_has_the_hint_for_its_message(attempt: Attempt) -> None:
@@ -343,10 +356,46 @@ def test_last_lines_keep_the_line_of_an_exception_with_a_tensor(attempt: Attempt
     tensor = [f"       [{number}., 0., 0.]," for number in range(300)]
     trace = ["Traceback (most recent call last):", *place, "    ^^^^^^^^^^^^", said, *tensor, "}) to a Tensor."]
     log.write_text("\n".join(["step 1", *trace]))
-    assert last_lines(log) == [*place, said, "…", *tensor[-15:], "}) to a Tensor."]
+    assert last_lines(log) == ["step 1", *trace[:5], "…", "}) to a Tensor."]
+    log.write_text("\n".join(["step 1", *trace, *trace[-1:] * 30]))
+    assert last_lines(log) == [*place, said, "…", *trace[-1:] * 16]
     assert verdict(attempt, log.read_bytes(), exit=1).hint.startswith("Keras 3's fit")
     log.write_text("\n".join(["step 1", *trace[:5], "short"]))
     assert last_lines(log) == ["step 1", *trace[:5], "short"]
+
+
+KERAS = """\
+ValueError: Exception encountered when calling Outer.call().
+
+bad label 11
+
+Call arguments received by layer 'inner' (type Inner):
+  • x=tf.Tensor(shape=(None, 3), dtype=float32)
+  • y=array([[1., 2.],
+       [3., 4.]])
+
+Arguments received by Outer.call():
+  • kwargs=<class 'inspect._empty'>
+W0000 00:00:1795968020.26   27310 local_rendezvous.cc:412] Local rendezvous is aborting with status: ABORTED: Shutdown
+"""
+
+
+def test_last_lines_have_no_arguments_contents_of_tensors_and_noise(attempt: Attempt) -> None:
+    log = attempt.task_log("worker", 1)
+    log.write_text(KERAS)
+    assert last_lines(log) == ["ValueError: Exception encountered when calling Outer.call().", "", "bad label 11"]
+    one = ["losses", "[0.5 0.4]", "0.5", "0.4", "[array([[1, 2]])]"]  # what a program prints in one row
+    log.write_text("\n".join(one))
+    assert last_lines(log) == one
+    rows = " [ 0.25 -1.5e-03 nan inf]\n" * 9000  # more than is read at first
+    log.write_text(f"ValueError: bad values:\n[[0. 0.\n  0. 0.]\n{rows} ...\n{rows}")
+    assert last_lines(log) == ["ValueError: bad values:", "…"]
+
+
+def test_last_lines_of_a_task_without_gpus_do_not_tell_of_missing_ones(attempt: Attempt) -> None:
+    log = attempt.task_log("worker", 1)
+    log.write_text("E0000 00:00:1.1  7 cuda_platform.cc:51] failed call to cuInit: INTERNAL\nValueError: x\n")
+    assert [len(last_lines(log, gpus=gpus)) for gpus in (True, False)] == [2, 1]
 
 
 @pytest.mark.parametrize("frames", [2, 30])

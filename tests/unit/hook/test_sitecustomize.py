@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,6 +19,8 @@ import pytest
 import gridtf
 from gridtf.contract import LOCAL_DIR, TASK_INDEX, TASK_TYPE, exception_name, stacks_name
 from gridtf.run.stacks import NUMBER
+from tests.support.jobs import ROOT
+from tests.support.unpacked import need_unpacked
 
 HOOK = Path(gridtf.__file__).parent / "hook"
 PROGRAM = """\
@@ -130,13 +134,121 @@ def test_program_ends_as_before_where_nothing_can_be_noted(gone: dict[str, str],
     assert run.err.count("Traceback") == 1
 
 
-def test_exception_that_cannot_be_shown_is_noted_by_its_type_and_printed_as_usual(tmp_path: Path) -> None:
-    program = "class Bad(Exception):\n    def __str__(self): raise RuntimeError\nraise Bad"
-    run = Run(tmp_path, sys.executable, "-c", program)
+@pytest.mark.parametrize("python", pythons()[:2])
+@pytest.mark.parametrize("error", ["RuntimeError", "SystemExit(0)"])
+def test_exception_that_cannot_be_shown_is_noted_as_python_prints_it(python: str, error: str, tmp_path: Path) -> None:
+    program = f"class Bad(Exception):\n    def __str__(self): raise {error}\n    __repr__ = __str__\nraise Bad"
+    run = Run(tmp_path, python, "-c", program)
     assert run.code == 1
     assert "<exception str() failed>" in run.err
     assert run.noted is not None
-    assert (run.noted["type"], run.noted["message"]) == ("Bad", "")
+    assert (run.noted["type"], run.noted["message"]) == ("Bad", "<exception str() failed>")
+
+
+# --- exceptions in the messages of others, and causes; with TensorFlow: tests/local/test_exceptions.py
+
+RECORDED = ROOT / "tests" / "recorded" / "exceptions"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "noted"),
+    [
+        ("KeyError", RECORDED / "function-2.2.txt", ("KeyError", "'no label'", "train.py:4")),
+        ("InvalidArgumentError", RECORDED / "dataset-2.2.txt", ("ValueError", "bad record 11", "train.py:4")),
+        (
+            "InvalidArgumentError",
+            RECORDED / "estimator-nan-2.15.txt",
+            ("InvalidArgumentError", "loss is no number : Tensor had Inf values", "train.py:9"),
+        ),
+        ("InvalidArgumentError", RECORDED / "estimator-input-2.15.txt", ("ValueError", "bad record 11", "train.py:14")),
+        ("KeyError", RECORDED / "estimator-map-2.15.txt", ("KeyError", "'no label'", "train.py:21")),
+        ("InvalidArgumentError", RECORDED / "coordinator-2.21.txt", ("ValueError", "bad record 11", "train.py:12")),
+        ("ValueError", "in user code:", ("ValueError", "in user code:", "program.py:4")),
+        ("ValueError", "", ("ValueError", "", "program.py:4")),
+    ],
+)
+def test_exception_in_the_message_of_another_one_is_noted(
+    kind: str, text: Path | str, noted: tuple[str, str, str], tmp_path: Path
+) -> None:
+    message = text.read_text() if isinstance(text, Path) else text
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys\nmodule = 'tensorflow.python.framework.errors_impl'\n"
+        "kind = type(sys.argv[1], (Exception,), {'__module__': module})\nraise kind(sys.argv[2])\n"
+    )
+    for python in pythons()[:2]:
+        run = Run(tmp_path, python, str(program), kind, message)
+        assert run.noted is not None
+        assert (run.noted["type"], run.noted["message"].partition("\n")[0], run.noted["place"]) == noted
+        assert message.strip()[:2000] in run.noted["message"]
+
+
+def test_place_in_a_message_of_the_program_s_own_is_not_that_of_the_exception(tmp_path: Path) -> None:
+    text = 'no data\nTraceback (most recent call last):\n  File "/home/a/other.py", line 7, in load\nKeyError: 3'
+    (tmp_path / "train.py").write_text(f"raise ValueError({text!r})\n")
+    run = Run(tmp_path, sys.executable, "train.py", cwd=tmp_path)
+    assert run.noted is not None
+    assert (run.noted["type"], run.noted["message"], run.noted["place"]) == ("ValueError", text, "train.py:1")
+
+
+CHAINED = """\
+import json
+def first():
+    try:
+        json.loads("{")
+    except ValueError as error:
+        raise KeyError("x") from error
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "cause"),
+    [
+        ("first()", r"caused by JSONDecodeError: .* \(train\.py:4\)"),
+        ("try: first()\nfinally: 1 / 0", r"caused by JSONDecodeError: .* \(train\.py:4\)"),
+        ("try: 1 / 0\nfinally: int('x')", r"while handling ZeroDivisionError: division by zero \(train\.py:7\)"),
+        ("try: 1 / 0\nexcept Exception: raise ValueError from None", ""),
+        ("import uuid; uuid.UUID(int=-1)", ""),
+        ("error = ValueError()\nerror.__cause__ = error\nraise error", ""),
+        ("class Odd(Exception): exceptions = property(lambda self: 1 / 0)\nraise Odd", ""),
+        ("from multiprocessing import Pool\nwith Pool(1) as pool: pool.map(int, ['x'])", ""),
+    ],
+)
+def test_cause_of_an_exception_is_noted(end: str, cause: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(f"{CHAINED}{end}\n")
+    run = Run(tmp_path, sys.executable, "train.py", cwd=tmp_path)
+    assert run.noted is not None
+    assert re.fullmatch(cause, run.noted.get("cause", ""))
+
+
+GROUP = """\
+from exceptiongroup import ExceptionGroup
+def load():
+    raise ValueError("bad label 11")
+try:
+    load()
+except ValueError as error:
+    raise ExceptionGroup("no data", [ExceptionGroup("files", [error])])
+"""
+
+
+def test_group_of_the_backport_is_noted_with_its_first_exception_and_printed_as_without_the_hook(
+    tmp_path: Path,
+) -> None:
+    """With a Python that has no groups of its own, where there is one."""
+    python = shutil.which("python3.10")
+    python = python if python and works(python) else sys.executable
+    folder = need_unpacked("exceptiongroup", "exceptiongroup==1.3.*", "typing_extensions==4.*")
+    (tmp_path / "train.py").write_text(GROUP)
+    run = Run(tmp_path, python, "train.py", paths=f":{folder}", cwd=tmp_path)
+    assert run.noted is not None
+    assert (run.noted["type"], run.noted["message"]) == ("ExceptionGroup", "no data (1 sub-exception)")
+    assert run.noted["cause"] == "first of them ValueError: bad label 11 (train.py:3)"
+    plain = subprocess.run(
+        [python, "train.py"], env={"PYTHONPATH": str(folder)}, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert "ValueError: bad label 11" in plain.stderr
+    assert run.err == plain.stderr
 
 
 def test_exception_after_one_that_the_program_has_shown_itself_is_noted(tmp_path: Path) -> None:

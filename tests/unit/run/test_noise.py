@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridtf.observe.noise import Noise
+from gridtf.run.noise import Noise
 
 # printed by TensorFlow 2.21 without GPUs, in the jobs of examples/
 OF_2_21 = """\
@@ -22,6 +22,8 @@ I0000 00:00:1795.10   17 coordination_service.cc:1472] Barrier(WaitForAllTasks::
 I0000 00:00:1795801421.926698   18747 master.cc:243] Scanning workers for devices: 2 total workers
 I0000 00:00:1795801421.934677   18747 mlir_graph_optimization_pass.cc:437] MLIR V1 optimization pass is not enabled
 W0000 00:00:1795.74   18604 local_rendezvous.cc:412] Local rendezvous is aborting with status: ABORTED: Cleanup 6
+W0000 00:00:1795.74   18604 local_rendezvous.cc:412] Local rendezvous is aborting with status: ABORTED: Shutdown
+W0000 00:00:1795.67    2808 destroy_tensor_handle_node.h:59] Ignoring an error encountered when deleting remote tensors
 I0000 00:00:1795801511.129476   21950 dispatcher_impl.cc:275] Started tf.data with config: goo.gle/debugstr
 port: 60299
 protocol: "grpc"

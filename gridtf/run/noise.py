@@ -34,7 +34,12 @@ _ROWS = (  # severities, source files, beginnings of messages
     ("IW", "generator_dataset_op|dataset", "Memory patch applied|Input of GeneratorDatasetOp"),
     ("I", r"cuda_\w+|gpu_\w+", ".*NUMA node"),
     ("I", "executor", ".*does not indicate an error"),
-    ("IW", "local_rendezvous", "Local rendezvous is aborting with status: (?:ABORTED: Clean|OUT_OF_RANGE: End)"),
+    (
+        "IW",
+        "local_rendezvous",
+        "Local rendezvous is aborting with status: (?:ABORTED: (?:Clean|Shutdown)|OUT_OF_RANGE: End)",
+    ),
+    ("W", "destroy_tensor_handle_node", "Ignoring an error encountered when deleting remote tensors"),
     ("EW", "cuda_dnn|cuda_fft|cuda_blas", r"Unable to register cu\w+ factory"),
     ("EW", "computation_placer", "computation placer already registered"),
     ("W", "py_utils", "TF-TRT Warning: Could not find TensorRT"),
