@@ -76,6 +76,10 @@ class RunDirError(GridtfError):
     number: int | None = None
 
 
+class DamagedError(RunDirError):
+    """What is in the place of a record, or of another file of a run, is not what gridtf has written."""
+
+
 class ReplacedError(RunDirError):
     """The run directory of a job now belongs to another job."""
 

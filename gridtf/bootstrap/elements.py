@@ -15,11 +15,10 @@ from gridtf.errors import GridtfError, UsageError
 from gridtf.host.processes import become_subreaper, block_signals, is_end, tell
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.sweep import Sweep
-from gridtf.run import recordtypes, reduced
-from gridtf.run.rundir import RunDir, open_log, read_record
+from gridtf.run import reduced, registry
+from gridtf.run.rundir import RunDir, open_log
 from gridtf.schedulers.api import JobStatus, Parent
 from gridtf.states import JobState
-from gridtf.values import of_dict
 
 if TYPE_CHECKING:
     from gridtf.bootstrap.plan.launchedjob import LaunchedJob
@@ -40,8 +39,7 @@ def sweep_of(element: RunDir) -> Sweep | None:
     """
     array = RunDir(element.path.parents[1])
     named = element.path.parent == array.elements  # not the run of a script written by hand
-    record = read_record(array.sweep, recordtypes.Sweep, own=True) if named else None
-    return of_dict(Sweep, record) if record else None
+    return registry.sweep_of(array, own=True) if named else None
 
 
 def of(spec: JobSpec, sweep: Sweep, element: str) -> JobSpec:

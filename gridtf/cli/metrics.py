@@ -68,13 +68,11 @@ def _are_metrics(path: Path) -> bool:
 def _heartbeats(views: Sequence[JobView]) -> Iterator[tuple[Path, float]]:
     """(run directory, when the launcher last gave a sign of life) of the jobs that have a launcher."""
     from gridtf.run import recordtypes
-    from gridtf.run.rundir import RunDir, read_record
+    from gridtf.run.reading import known
+    from gridtf.run.rundir import RunDir
 
     for view in views:
         if view.attempt is not None:
-            try:
-                record = read_record(RunDir(view.run_dir).attempt(view.attempt).launcher, recordtypes.Launcher)
-            except RunDirError:  # the other jobs have metrics all the same
-                continue
-            if record and "time" in record:
+            record = known(RunDir(view.run_dir).attempt(view.attempt).launcher, recordtypes.Launcher)
+            if "time" in record:
                 yield view.run_dir, record["time"]

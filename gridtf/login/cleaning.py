@@ -15,7 +15,8 @@ from gridtf.login.submission import remove_default_root
 from gridtf.observe import jobs
 from gridtf.observe.views import JobView
 from gridtf.run import following, recordtypes, registry
-from gridtf.run.rundir import RunDir, is_ours, listdir, owner, read_private, read_record
+from gridtf.run.reading import Reading
+from gridtf.run.rundir import RunDir, is_ours, listdir, owner, read_record
 from gridtf.schedulers.api import JobStatus
 from gridtf.states import JobState
 from gridtf.values import Value
@@ -78,7 +79,8 @@ def _found(run: RunDir, seen: jobs.Seen) -> Found:
     try:
         used, array = run.path.stat().st_mtime, bool(listdir(run.elements))
         if not seen.view.finished:
-            needs = frozenset(following.steps(run, read_private(run.job, recordtypes.Job)).values())
+            reading = Reading(run)
+            needs = frozenset(following.steps(run, reading.private(run.job, recordtypes.Job), reading).values())
     except (OSError, RunDirError):  # then its state is not known either
         used, array = time.time(), False
     return Found(run, seen.view, seen.queue, seen.view.ended or used, array, needs)

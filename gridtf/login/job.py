@@ -18,7 +18,8 @@ from gridtf.observe.views import JobView
 from gridtf.observe.watch import Watch
 from gridtf.run import recordtypes, reduced, registry
 from gridtf.run.following import output_dir
-from gridtf.run.rundir import Record, RunDir, read_private, read_record
+from gridtf.run.reading import known
+from gridtf.run.rundir import Record, RunDir, read_record
 
 
 class Job:
@@ -70,7 +71,7 @@ class Job:
     @property
     def output_dir(self) -> Path:
         """The folder that its tasks have as OUTPUT_DIR."""
-        return output_dir(self.run, read_private(self.run.job, recordtypes.Job))
+        return output_dir(self.run, known(self.run.job, recordtypes.Job))
 
     @property
     def cluster(self) -> addresses.Addresses:
@@ -257,7 +258,7 @@ class Job:
         if submitted is not None:
             return submitted
         latest = self.run.latest()
-        job = ((read_private(latest.plan, recordtypes.Outline) if latest else None) or {}).get("job", {})
+        job = known(latest.plan, recordtypes.Outline).get("job", {}) if latest else {}
         return {"job_id": job.get("id", ""), "name": job.get("name", self.run_dir.name)}
 
 

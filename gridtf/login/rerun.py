@@ -16,7 +16,8 @@ from gridtf.login.job import Job
 from gridtf.login.resume import need_own
 from gridtf.run import recordtypes, registry
 from gridtf.run.following import CONDITIONS, of_chain
-from gridtf.run.rundir import Record, RunDir, here, listdir, read_private, read_record
+from gridtf.run.reading import known
+from gridtf.run.rundir import Record, RunDir, here, listdir, read_record
 
 _OUTPUT = f"env.{OUTPUT_DIR}"
 _NOTHING: dict[str, tuple[str, ...]] = dict.fromkeys(CONDITIONS, ())  # is waited for
@@ -140,7 +141,7 @@ def code_notes(made: config.Configured, job: Job) -> list[str]:
         job: The new job.
     """
     runs = (RunDir(made.origin["rerun_of"]), job.run)
-    before, now = ((read_private(run.code, recordtypes.Code) or {}).get("commit") for run in runs)
+    before, now = (known(run.code, recordtypes.Code).get("commit") for run in runs)
     if "snapshot" in made.origin or not (before and now) or before == now:
         return []
     return [f"it runs the code as it is now, commit {now:.10}; that of the other job was {before:.10}"]

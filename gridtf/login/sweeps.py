@@ -17,7 +17,7 @@ from typing import Any
 
 from gridtf import __version__, files
 from gridtf.contract import OUTPUT_DIR
-from gridtf.errors import GridtfError, NotFoundError, RunDirError, SpecError, UsageError
+from gridtf.errors import DamagedError, GridtfError, NotFoundError, RunDirError, SpecError, UsageError
 from gridtf.jobspec import merging, params, placeholders, sweep
 from gridtf.jobspec.config import Configured
 from gridtf.jobspec.limits import OF_SWEEPS
@@ -28,9 +28,10 @@ from gridtf.login.job import Job
 from gridtf.observe import jobs
 from gridtf.observe.outcome import Reported, of_record, reported
 from gridtf.run import following, recordtypes, reduced, registry
-from gridtf.run.rundir import Record, RunDir, listdir, read_private, read_record
+from gridtf.run.reading import known
+from gridtf.run.rundir import Record, RunDir, listdir, read_record
 from gridtf.states import ENDED, JobState
-from gridtf.values import Value, of_dict
+from gridtf.values import Value
 
 # --- from a job file to a sweep
 
@@ -206,21 +207,6 @@ class Row(Value):
     over: bool = False
 
 
-def read(run: RunDir, *, own: bool = False) -> Sweep | None:
-    """The sweep in a run directory; None where it has none.
-
-    Args:
-        run: The run directory.
-        own: Whether gridtf acts upon it.
-
-    Raises:
-        RunDirError: When it is damaged or, with ``own``, another user's.
-    """
-    kind = recordtypes.Sweep
-    record = read_record(run.sweep, kind, own=True) if own else read_private(run.sweep, kind)
-    return of_dict(Sweep, record) if record else None
-
-
 def first_of(job: Job) -> RunDir:
     """The run directory of the sweep that a job is, or that it runs again.
 
@@ -251,7 +237,7 @@ def rows(run: RunDir) -> list[Row]:
 
 def _rows(run: RunDir) -> Iterator[Row]:
     """The elements of one submission."""
-    made, submitted = read(run), jobs.read_submitted(run)
+    made, submitted = registry.sweep_of(run), jobs.read_submitted(run)
     if made is None or submitted is None:  # another user's, or it is being submitted
         return
     mark = "." if submitted["scheduler"] == "sge" else "_"
@@ -268,7 +254,12 @@ def _rows(run: RunDir) -> Iterator[Row]:
             params=made.rows[int(element) - 1],
             run_dir=str(own.path),
         )
-        if (ended := reduced.result(own, names)) is not None:
+        try:
+            ended = reduced.result(own, names)
+        except DamagedError as error:  # it has ended, but how is not known
+            found[element] = found[element].replace(state=JobState.UNKNOWN, reason=error.what, over=True)
+            continue
+        if ended is not None:
             found[element] = _ended(found[element], ended)
         elif own.attempts(names) or own.job.name in names:
             begun[element] = own
@@ -301,8 +292,7 @@ def _ended(row: Row, ended: Record) -> Row:
 def _of_waiting(run: RunDir) -> tuple[str, str]:
     """State and reason of the elements of which there is nothing."""
     view = jobs.view(run)
-    cancelled = read_private(run.cancelled, recordtypes.Cancelled)
-    if cancelled:
+    if cancelled := known(run.cancelled, recordtypes.Cancelled):
         return JobState.CANCELLED, f"cancelled by {cancelled.get('user')} before it began"
     if view.finished or (view.state in ENDED and not view.in_queue):
         return JobState.UNKNOWN, "it has not run, and its scheduler no longer has it"
@@ -320,7 +310,7 @@ def element_spec(job: Job) -> JobSpec:
         RunDirError: When its records are damaged or another user's.
     """
     run, element = RunDir(job.run_dir.parents[1]), job.run_dir.name
-    made = read(run, own=True) if job.run_dir.parent == run.elements else None
+    made = registry.sweep_of(run, own=True) if job.run_dir.parent == run.elements else None
     if made is None or element not in made.elements:
         raise NotFoundError(f"{job.run_dir} is no element of a sweep")
     spec, _ = submitted_as(run)
@@ -361,7 +351,7 @@ def to_run_again(run: RunDir) -> tuple[Sweep, RunDir, bool]:
         GridtfError: When there is nothing to run again.
         RunDirError: When a record is damaged or another user's.
     """
-    made = read(run, own=True)
+    made = registry.sweep_of(run, own=True)
     assert made is not None  # first_of has found it
     # chosen before the table is read: of two commands at once, one finds that the folder exists
     number = max((int(each.path.name.partition("-")[2]) for each in registry.reruns(run)), default=0) + 1

@@ -23,6 +23,7 @@ from gridtf.jobspec import config
 from gridtf.jobspec.spec import JobSpec, TaskSpec
 from gridtf.login.job import Job
 from gridtf.run import recordtypes
+from gridtf.run.reading import known
 from gridtf.run.rundir import RUN_ROOT, here, is_ours, read_private
 from gridtf.schedulers.api import LOOPBACK
 
@@ -147,10 +148,10 @@ def spec_of(job: Job, folder: Path) -> JobSpec:
 def address(job: Job) -> tuple[str, int] | None:
     """Where the TensorBoard of such a job listens: (host, port of 127.0.0.1 there); None before it starts."""
     attempt = job.run.latest()
-    plan = read_private(attempt.plan, recordtypes.Outline) if attempt else None
-    meeting = read_private(attempt.rendezvous, recordtypes.Contract) if attempt else None
-    host = next((task.get("host") for task in (plan or {}).get("tasks", [])), None)
-    port = (meeting or {}).get("master_port")
+    if attempt is None:
+        return None
+    host = next((task.get("host") for task in known(attempt.plan, recordtypes.Outline).get("tasks", ())), None)
+    port = known(attempt.rendezvous, recordtypes.Contract).get("master_port")
     return (host, port) if host and port else None
 
 

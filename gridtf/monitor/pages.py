@@ -13,7 +13,7 @@ from gridtf.monitor.snapshot import Snapshot
 from gridtf.monitor.table import Column, Row
 from gridtf.states import JobState, style_of
 from gridtf.text import columns as width
-from gridtf.text import duration
+from gridtf.text import duration, some
 from gridtf.values import Value
 
 _SILENT = 20.0  # seconds without a new picture after which that is shown: one comes every 5 s
@@ -113,6 +113,8 @@ def _counts(snapshot: Snapshot) -> str:
 def _trouble(snapshot: Snapshot, columns: int, now: float) -> Line | None:
     if snapshot.trouble:
         return line(snapshot.trouble, columns, "bad")
+    if snapshot.view is not None and snapshot.view.damaged:
+        return line(f"damaged, so that what they say is missing here: {some(snapshot.view.damaged)}", columns, "bad")
     finished = snapshot.view is not None and snapshot.view.finished and not snapshot.reading
     if not finished and now - snapshot.at > _SILENT:
         return line(

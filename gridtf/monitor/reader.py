@@ -14,7 +14,8 @@ from gridtf.observe import history
 from gridtf.observe.watch import Watch
 from gridtf.run import recordtypes
 from gridtf.run.logparts import LogParts
-from gridtf.run.rundir import RunDir, is_ours, owner, read_record
+from gridtf.run.reading import known
+from gridtf.run.rundir import RunDir, is_ours, owner
 from gridtf.run.tail import BREAK, between, tail_start
 from gridtf.text import cut, log_line
 
@@ -86,8 +87,8 @@ class Reader:
         The launcher's heartbeat may be some seconds old, and so may a sample: the newest of them counts.
         """
         attempt = self._run.latest()
-        launcher = read_record(attempt.launcher, recordtypes.Launcher) if attempt else None
-        if attempt is None or launcher is None:
+        launcher = known(attempt.launcher, recordtypes.Launcher) if attempt else {}
+        if not launcher:
             return {"clock": None, "ends": None}
         clock = max(launcher.get("time", 0.0), *(host.sample["time"] for host in view.hosts if host.sample), 0.0)
         return {"clock": clock, "ends": launcher.get("ends")}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gridtf.errors import RunDirError
 from gridtf.run import recordtypes, registry
-from gridtf.run.rundir import RunDir, read_private, read_record
+from gridtf.run.reading import Reading
+from gridtf.run.rundir import RunDir
 from gridtf.text import counted
 
 TYPE_CHECKING = False  # typing would take longer to import than all of this
@@ -14,15 +14,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def code_of(run: RunDir) -> dict[str, Any] | None:
+def code_of(run: RunDir, reading: Reading) -> dict[str, Any] | None:
     """What is known of the code and the Python of a job, as JobView has it; nothing for other users."""
     latest, whole = run.latest(), registry.whole(run)
-    try:
-        known = read_private(whole.code, recordtypes.Code) or {}
-        origin = (read_private(whole.job, recordtypes.Job) or {}).get("origin", {})
-        packages = (read_record(latest.packages, recordtypes.Packages) if latest else None) or {}
-    except RunDirError:  # one of them is damaged
-        return None
+    known = reading.private(whole.code, recordtypes.Code) or {}
+    origin = (reading.private(whole.job, recordtypes.Job) or {}).get("origin", {})
+    packages = (reading.private(latest.packages, recordtypes.Packages) if latest else None) or {}
     snapshot = {"snapshot": origin["snapshot"]} if "snapshot" in origin else {}
     pythons = {"pythons": packages["pythons"]} if packages else {}
     return {**known, **snapshot, **pythons} or None

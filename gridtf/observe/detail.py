@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +12,9 @@ from gridtf.observe.codelines import code_of
 from gridtf.observe.views import AttemptView, JobView, LinkView, TaskView
 from gridtf.run import following, recordtypes
 from gridtf.run.following import CONDITIONS
-from gridtf.run.rundir import Attempt, RunDir, read_private, read_record
+from gridtf.run.logparts import begins_file
+from gridtf.run.reading import Reading
+from gridtf.run.rundir import Attempt, RunDir, listdir, read_record
 from gridtf.run.tail import last_lines
 from gridtf.states import JobState, TaskState
 from gridtf.text import some
@@ -37,12 +38,19 @@ def detailed(view: JobView, now: float) -> JobView:
         now: Seconds since the epoch.
     """
     run = RunDir(view.run_dir)
+    reading = Reading(run)
     read = [task for task in view.tasks if task.log][:MOST_LOGS]
     ends = {task.name: last_lines(task.log, _TAIL) for task in read if task.log}
     tasks = tuple(_with_end(task, ends[task.name]) if task.name in ends else task for task in view.tasks)
-    silent = _silence(run, view, [task.log for task in read if task.log])
-    more = {"unmoved": unmoved(view, silent, now), "code": code_of(run), "chain": _chain(run, view), **_told(run, view)}
-    return view.replace(tasks=tasks, attempts=attempts(view), **more)
+    logs = [task.log for task in read if task.log]
+    names = listdir(logs[0].parent) if logs else []
+    for log in logs:
+        reading.record(begins_file(log), recordtypes.LogParts, names=names)
+    silent = _silence(run, view, logs)
+    more = {"unmoved": unmoved(view, silent, now), "code": code_of(run, reading), "chain": _chain(run, view, reading)}
+    more |= _told(run, view, reading)
+    damaged = tuple(dict.fromkeys((*view.damaged, *reading.damaged)))
+    return view.replace(tasks=tasks, attempts=attempts(view), damaged=damaged, **more)
 
 
 def attempts(view: JobView) -> tuple[AttemptView, ...]:
@@ -75,11 +83,11 @@ def unmoved(view: JobView, silent: float | None, now: float) -> float | None:
     return since if running and since >= _STILL and not busy else None
 
 
-def _chain(run: RunDir, view: JobView) -> tuple[LinkView, ...]:
+def _chain(run: RunDir, view: JobView, reading: Reading) -> tuple[LinkView, ...]:
     """The jobs that a job starts after, and the steps that it belongs to, with their states."""
-    job = read_private(run.job, recordtypes.Job) or {}
+    job = reading.private(run.job, recordtypes.Job) or {}
     conditions = [(key, "", path) for key in CONDITIONS for path in job.get("spec", {}).get(key, ())]
-    steps = [("step", name, path) for name, path in following.steps(run, job).items()]
+    steps = [("step", name, path) for name, path in following.steps(run, job, reading).items()]
     known = {str(run.path): view}
     others = list(dict.fromkeys(path for _, _, path in (*conditions, *steps) if path not in known))
     known |= zip(others, jobs.views([RunDir(path) for path in others]), strict=True)
@@ -89,11 +97,9 @@ def _chain(run: RunDir, view: JobView) -> tuple[LinkView, ...]:
     )
 
 
-def _told(run: RunDir, view: JobView) -> dict[str, Any]:
+def _told(run: RunDir, view: JobView, reading: Reading) -> dict[str, Any]:
     """What events tell of the check of the hosts and, when the job has ended, of the last task that was slow."""
-    events: list[Mapping[str, Any]] = []
-    with contextlib.suppress(RunDirError):
-        events.extend(history.events(run).more())
+    events = list(history.events(run, reading).more())
     check = next((event for event in events if event["event"] == "check"), {})
     gone = [host for host in check.get("hosts", ()) if all(one.name != host for one in view.hosts)]
     told: dict[str, Any] = {"check": check.get("text", "") + (f"; without {some(gone)} since" if gone else "")}

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from gridtf.errors import RunDirError
 from gridtf.run import recordtypes
 from gridtf.run.jsonlines import Lines
-from gridtf.run.rundir import Attempt, Record, RunDir, read_private
+from gridtf.run.reading import Reading, known
+from gridtf.run.rundir import Attempt, Record, RunDir, damaged
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,12 +23,14 @@ class Chain:
     Args:
         name: The file's name, such as ``events.jsonl``.
         kind: The kind of its records.
+        reading: Takes note of files that are damaged; None: it is an error when one cannot be read.
     """
 
-    def __init__(self, run: RunDir, name: str, kind: Kind) -> None:
+    def __init__(self, run: RunDir, name: str, kind: Kind, reading: Reading | None = None) -> None:
         self._run = run
         self._name = name
         self._kind = kind
+        self._reading = reading
         self._files: dict[int, Lines] = {}
 
     def more(self) -> Iterator[Record]:
@@ -38,18 +42,26 @@ class Chain:
         for attempt in self._run.attempts():
             if attempt.number not in self._files:
                 self._files[attempt.number] = Lines(attempt.path / self._name, self._kind, _nonce(attempt))
-            for record in self._files[attempt.number].each():
-                yield {**record, "attempt": attempt.number}
+            lines = self._files[attempt.number]
+            try:
+                for record in lines.each():
+                    yield {**record, "attempt": attempt.number}
+            except RunDirError as error:
+                if self._reading is None:
+                    raise
+                self._reading.note(lines.path, error)
+            if self._reading and lines.damaged:
+                self._reading.note(lines.path, damaged(lines.path, "some of its lines are left out"))
 
 
-def events(run: RunDir) -> Chain:
-    """The events of a job."""
-    return Chain(run, _file(run, "events"), recordtypes.Event)
+def events(run: RunDir, reading: Reading | None = None) -> Chain:
+    """The events of a job. reading: as for Chain."""
+    return Chain(run, _file(run, "events"), recordtypes.Event, reading)
 
 
-def samples(run: RunDir) -> Chain:
-    """The samples of a job."""
-    return Chain(run, _file(run, "samples"), recordtypes.Sample)
+def samples(run: RunDir, reading: Reading | None = None) -> Chain:
+    """The samples of a job. reading: as for Chain."""
+    return Chain(run, _file(run, "samples"), recordtypes.Sample, reading)
 
 
 def _file(run: RunDir, which: str) -> str:
@@ -59,5 +71,4 @@ def _file(run: RunDir, which: str) -> str:
 
 def _nonce(attempt: Attempt) -> str | None:
     """The nonce of an attempt; None where this user may not read its plan."""
-    plan = read_private(attempt.plan, recordtypes.Outline)
-    return plan.get("nonce") if plan else None
+    return known(attempt.plan, recordtypes.Outline).get("nonce")

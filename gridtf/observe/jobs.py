@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from gridtf import schedulers
-from gridtf.errors import GridtfError, RunDirError
+from gridtf.errors import DamagedError, GridtfError, RunDirError
 from gridtf.observe.state import Records, decide, set_up_hint, why_set_up_failed
 from gridtf.observe.views import JobView
 from gridtf.run import recordtypes, reduced, registry
-from gridtf.run.rundir import JOINED, OPENED, Record, RunDir, is_cut, listdir, read_private, read_record
+from gridtf.run.reading import Reading
+from gridtf.run.rundir import JOINED, OPENED, Record, RunDir, listdir, read_private, read_record
 from gridtf.run.tail import last_lines
 from gridtf.schedulers import answers
 from gridtf.schedulers.api import JobIdentity, JobStatus, Scheduler
@@ -65,7 +66,8 @@ def view(run: RunDir, since: float | None = None) -> JobView:
         since: The earliest time (time.monotonic()) at which the scheduler may have been asked; None: some seconds ago.
 
     Raises:
-        RunDirError: When its records cannot be read.
+        RunDirError: When its records cannot be read; DamagedError when it is not known which job it is, unless a whole
+            verdict tells how that has ended.
     """
     return look(run, time.monotonic() - answers.RECENT if since is None else since).view
 
@@ -80,7 +82,7 @@ def look(run: RunDir, since: float, begun: float | None = None) -> Seen:
             counts. None: it may have begun a moment ago.
 
     Raises:
-        RunDirError: When its records cannot be read.
+        RunDirError: As view does.
     """
     return _look([run], since, begun, strict=True)[run]
 
@@ -95,6 +97,7 @@ def _look(
 ) -> dict[RunDir, Seen]:
     """strict: a job whose records cannot be read is an error, otherwise it is UNKNOWN."""
     records: dict[RunDir, Record | None] = {}
+    nameless: dict[RunDir, DamagedError] = {}
     seen: dict[RunDir, JobView] = {}
 
     @contextmanager
@@ -109,12 +112,15 @@ def _look(
 
     def judge(run: RunDir, status: JobStatus | None) -> None:
         with reading(run):
-            seen[run] = job_view(run, records[run], status, now)
+            view = job_view(run, records[run], status, now)
+            if run in nameless and not view.finished:  # only its scheduler could tell
+                raise nameless[run]
+            seen[run] = view
 
     for run in runs:
         with reading(run):
             registry.need_same(run)
-            records[run] = read_submitted(run) or read_joined(run)
+            records[run] = _identified(run, nameless)
     believed = time.monotonic() - _DOUBTED if begun is None else begun
     queue, asked = _query(records, since)
     now = time.time()
@@ -134,6 +140,15 @@ def _look(
         if status := history.get(run):
             judge(run, status)
     return {run: Seen(seen[run], queue.get(run), asked) for run in runs}
+
+
+def _identified(run: RunDir, nameless: dict[RunDir, DamagedError]) -> Record | None:
+    """The record with scheduler and id of a job; None without. nameless: takes the runs where it is damaged."""
+    try:
+        return read_submitted(run) or read_joined(run)
+    except DamagedError as error:
+        nameless[run] = error
+        return None
 
 
 def _waits(queue: JobStatus | None) -> bool:
@@ -181,7 +196,7 @@ def job_view(run: RunDir, submitted: Record | None, queue: JobStatus | None, now
         ``unexplained`` still, since the record may come later.
 
     Raises:
-        RunDirError: When its records cannot be read.
+        RunDirError: When its run directory cannot be read.
     """
     records = read(run, submitted)
     view = decide(run, records, queue, now)
@@ -239,33 +254,31 @@ def read(run: RunDir, submitted: Record | None) -> Records:
 
     Returns:
         The records. One whose nonce is not the plan's belongs to another attempt and counts as absent; so does one that
-        only its owner may read, such as job.json, which may contain passwords.
+        only its owner may read, such as job.json, which may contain passwords. So does one that is damaged, but it is
+        named.
 
     Raises:
-        RunDirError: When a record is damaged or unreadable.
+        RunDirError: When a record is unreadable.
     """
-    top = listdir(run.path)
+    top, reading = listdir(run.path), Reading(run, strict=True)
+    if submitted is None:
+        reading.private(run.submitted, recordtypes.Submitted, names=top)
     records = Records(
         submitted=submitted,
-        job=read_private(run.job, recordtypes.Job),
-        cancelled=read_record(run.cancelled, recordtypes.Cancelled, listed=True) if run.cancelled.name in top else None,
+        job=reading.private(run.job, recordtypes.Job, names=top),
+        cancelled=reading.record(run.cancelled, recordtypes.Cancelled, names=top),
         has_log=run.log.name in top,
         joined=any(name.startswith(JOINED) for name in top),
         elements={name: _verdict_of(RunDir(run.elements / name)) for name in (submitted or {}).get("elements", [])},
     )
     attempt = run.latest(top)
     if attempt is None:
-        return _of_packed(run, records)
-    plan = read_private(attempt.plan, recordtypes.Outline)
+        return _of_packed(run, records, reading)
+    plan = reading.private(attempt.plan, recordtypes.Outline)
     nonce = plan.get("nonce") if plan else None
 
-    damaged = [] if plan or not is_cut(attempt.plan) else [attempt.plan]
-
     def record(path: Path, kind: Any, there: Sequence[str]) -> Record | None:
-        found = read_record(path, kind, nonce=nonce, listed=True) if path.name in there else None
-        if found is None and path.name in there and is_cut(path):
-            damaged.append(path)
-        return found
+        return reading.record(path, kind, nonce, there)
 
     states = listdir(attempt.state)
     launcher = record(attempt.launcher, recordtypes.Launcher, states)
@@ -282,7 +295,7 @@ def read(run: RunDir, submitted: Record | None) -> Records:
     # read last, so that it agrees with the records read before
     verdict = record(attempt.verdict, recordtypes.Verdict, listdir(attempt.path))
     if verdict is None and not listdir(attempt.path):  # it has been packed meanwhile
-        return _of_packed(run, records)
+        return _of_packed(run, records, reading)
     return records.replace(
         attempt=attempt.number,
         plan=plan,
@@ -291,19 +304,23 @@ def read(run: RunDir, submitted: Record | None) -> Records:
         logs=frozenset(listdir(attempt.logs)),
         stop=stop,
         verdict=verdict,
-        damaged=tuple(str(path.relative_to(run.path)) for path in damaged),
+        damaged=reading.damaged,
     )
 
 
-def _of_packed(run: RunDir, records: Records) -> Records:
+def _of_packed(run: RunDir, records: Records, reading: Reading) -> Records:
     """The records of a run without attempts, which may have been packed."""
-    ended = reduced.result(run)
-    return records.replace(attempt=ended["attempt"], verdict=ended["verdict"]) if ended else records
+    ended = reading.record(run.result, recordtypes.Result)
+    packed = {"attempt": ended["attempt"], "verdict": ended["verdict"]} if ended else {}
+    return records.replace(**packed, damaged=reading.damaged)
 
 
 def _verdict_of(element: RunDir) -> Record | None:
     names = listdir(element.path)
-    if latest := element.latest(names):
-        return read_record(latest.verdict, recordtypes.Verdict)
-    ended = reduced.result(element, names)
+    try:
+        if latest := element.latest(names):
+            return read_record(latest.verdict, recordtypes.Verdict)
+        ended = reduced.result(element, names)
+    except DamagedError as error:
+        return {"state": str(JobState.UNKNOWN), "reason": error.what}
     return ended["verdict"] if ended else None

@@ -14,7 +14,8 @@ from gridtf.errors import NotFoundError, RunDirError, nearest
 from gridtf.observe.logtimes import UNKNOWN, Known, LogTimes
 from gridtf.run import recordtypes
 from gridtf.run.logparts import LogParts
-from gridtf.run.rundir import Attempt, RunDir, listdir, read_private, read_record
+from gridtf.run.reading import known as known_record
+from gridtf.run.rundir import Attempt, Record, RunDir, listdir, read_record
 from gridtf.run.tail import BREAK, LONGEST_LINE, between, tail_start
 from gridtf.text import some
 from gridtf.values import Value
@@ -451,8 +452,7 @@ def tasks_of(attempt: Attempt) -> tuple[Mapping[str, Mapping[str, Any]], bool]:
         (name, such as ``worker:0`` -> what the plan says of it, whether these are all tasks). A user who may not read
         the plan gets the tasks that have a log, of which nothing is known.
     """
-    plan: Record | None = read_private(attempt.plan, recordtypes.Outline)
-    if plan:
+    if plan := known_record(attempt.plan, recordtypes.Outline):
         return recordtypes.tasks_of(plan), True
     if attempt.plan.name not in listdir(attempt.path):
         return {}, False

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 from gridtf.run import jsonlines, recordtypes
-from gridtf.run.rundir import Attempt, read_private
+from gridtf.run.reading import known
+from gridtf.run.rundir import Attempt
 
 UNKNOWN = float("inf")  # the time of lines that are newer than all that is known
 
@@ -74,7 +75,7 @@ class LogTimes:
         self._logs: dict[str, Known] = {}
         if attempt is None:
             return
-        nonce = (read_private(attempt.plan, recordtypes.Outline) or {}).get("nonce")
+        nonce = known(attempt.plan, recordtypes.Outline).get("nonce")
         for record in jsonlines.read(attempt.log_times, recordtypes.LogTimes, nonce):
             log = self._logs.setdefault(record["task"], Known())
             log.add(record["time"], record["offset"])

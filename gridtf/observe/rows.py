@@ -7,7 +7,8 @@ from typing import Any
 
 from gridtf.observe import history
 from gridtf.run import recordtypes
-from gridtf.run.rundir import RunDir, read_private
+from gridtf.run.reading import known
+from gridtf.run.rundir import RunDir
 
 Row = dict[str, Any]
 Gpus = Mapping[str, Sequence[str]]  # task -> the GPUs that it has on its host
@@ -25,8 +26,8 @@ def rows(run: RunDir) -> list[Row]:
 
 
 def _gpus(run: RunDir, attempt: int) -> Gpus:
-    summary = read_private(run.attempt(attempt).summary, recordtypes.Summary) or {"hosts": {}}
-    return {task: names for host in summary["hosts"].values() for task, names in host.get("gpus", {}).items()}
+    hosts = known(run.attempt(attempt).summary, recordtypes.Summary).get("hosts", {})
+    return {task: names for host in hosts.values() for task, names in host.get("gpus", {}).items()}
 
 
 def of_sample(sample: Mapping[str, Any], gpus: Gpus) -> Iterator[Row]:

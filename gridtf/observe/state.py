@@ -55,7 +55,7 @@ class Records(Fields):
         empty_log: Whether that is known to be empty, and explains nothing.
         joined: Whether its tasks called gridtf_join, so that there is no launcher.
         elements: Element of a job array -> its verdict, None without one.
-        damaged: Those of the latest attempt that are there, but are not JSON: their paths below the run directory.
+        damaged: Those that are there, but are damaged: their paths below the run directory -> what is wrong with them.
     """
 
     submitted: Record | None = None
@@ -72,7 +72,11 @@ class Records(Fields):
     empty_log: bool = False
     joined: bool = False
     elements: Mapping[str, Record | None] = {}
-    damaged: tuple[str, ...] = ()
+    damaged: Mapping[str, str] = {}
+
+    def harm(self, *names: str) -> str:
+        """Which of the records with these names is damaged, as words; empty where none is."""
+        return next((f"{path} is damaged" for path in self.damaged if path.rpartition("/")[2] in names), "")
 
 
 class _Standing(Fields):
@@ -131,7 +135,7 @@ def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -
         unexplained=standing.unexplained,
         hosts=_hosts(records),
         expected=queue.expected if queue is not None and standing.state == JobState.PENDING else None,
-        damaged=records.damaged,
+        damaged=tuple(records.damaged),
         submitted=submitted.get("time") if registry.own_script(submitted) and not records.joined else None,
         params=(records.job or {}).get("spec", {}).get("params", {}),
         waits_for=others,
@@ -158,7 +162,7 @@ def _has(queue: JobStatus) -> bool:
 def _standing(run: RunDir, records: Records, queue: JobStatus | None, now: float) -> _Standing:
     verdict = records.verdict
     if records.elements:
-        return _of_array(run, records.elements, queue)
+        return _of_array(run, records.elements, queue, now)
     if verdict is not None and verdict.get("next") and (queue is None or _has(queue)):
         # an older listing of the run directory lacks that attempt
         return _Standing(JobState.RUNNING, f"attempt {verdict['next']} follows one that ended {verdict.get('state')}")
@@ -185,7 +189,7 @@ def _standing(run: RunDir, records: Records, queue: JobStatus | None, now: float
     why = "" if queue.starting else queue.reason  # its log or its launcher shows that it has been started
     if records.launcher is None:  # which makes the folder of the attempt
         begins = f"attempt {records.attempt} begins" if records.attempt else "the job script is setting up"
-        return _Standing(queue.state, why or begins)
+        return _Standing(queue.state, why or records.harm("launcher.json") or begins)
     if abs(_age(records.launcher, now)) > _patience(records):
         one_clock = (records.submitted or {}).get("scheduler") == "local"  # which reports jobs of its own host only
         detail = f"the launcher does not respond: {_last_heartbeat(records.launcher, now, one_clock=one_clock)}"
@@ -194,7 +198,7 @@ def _standing(run: RunDir, records: Records, queue: JobStatus | None, now: float
     return _Standing(queue.state, "; ".join(filter(None, (why, detail))))
 
 
-def _of_array(run: RunDir, elements: Mapping[str, Record | None], queue: JobStatus | None) -> _Standing:
+def _of_array(run: RunDir, elements: Mapping[str, Record | None], queue: JobStatus | None, now: float) -> _Standing:
     """State of a job array; each element is a job of its own."""
     states = [str(verdict.get("state")) if verdict else None for verdict in elements.values()]
     counts = {state or "without a verdict": states.count(state) for state in dict.fromkeys(states)}
@@ -205,8 +209,11 @@ def _of_array(run: RunDir, elements: Mapping[str, Record | None], queue: JobStat
     hint = f"one element: gridtf status {run.elements / next(iter([*bad, *lost, *elements]))}"
     if None not in states:
         others = [state for state in states if state and state != JobState.COMPLETED]
-        others.sort(key=lambda state: state == JobState.SAVED)  # the failed ones first
-        return _Standing(others[0] if others else JobState.COMPLETED, reason, hint)
+        # the failed ones first, then those of which that is not known
+        others.sort(key=lambda state: (state == JobState.SAVED, state == JobState.UNKNOWN))
+        state = others[0] if others else JobState.COMPLETED
+        unknown = state == JobState.UNKNOWN  # the verdict of an element is damaged
+        return _Standing(state, reason, hint, now if unknown else None, unknown)
     if queue is None or _unanswered(queue):
         return _Standing(JobState.UNKNOWN, f"{reason}; {_why_unanswered(queue)}", hint)
     if queue.purged or queue.state in ENDED:
@@ -241,8 +248,8 @@ def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float
     launcher, cancelled, stop = records.launcher, records.cancelled, records.stop or {}
     hint = f"see {run.log}" if records.has_log and not records.empty_log else ""
     killed = queue.killed if launcher and queue.state in ENDED else ""
-    damaged = next((f"{record} is damaged" for record in records.damaged if record.endswith("/verdict.json")), "")
-    if launcher and launcher.get("phase") == "ended" and abs(_age(launcher, now)) <= _patience(records):
+    damaged = records.harm("verdict.json", "result.json")
+    if not damaged and launcher and launcher.get("phase") == "ended" and abs(_age(launcher, now)) <= _patience(records):
         # the launcher wrote this phase after the verdict, which the file system does not show on this host yet
         return _Standing(JobState.RUNNING, "the job has ended, but its verdict is not visible on this host yet")
     if cancelled:
@@ -258,8 +265,14 @@ def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float
     if known and not launcher and records.has_log and (queue.reason or queue.state == JobState.CANCELLED):
         end = f"{queue.state} by {queue.by}" if queue.by else queue.reason or queue.state
         return _Standing(queue.state, f"{end} during the set-up", hint)
-    if launcher:
-        ended = damaged or f"the launcher on {launcher.get('host')} {f'was {killed}' if killed else 'ended'}"
+    if damaged and queue.state not in ENDED - {JobState.COMPLETED}:
+        told = f"{damaged}; {_reported(queue)}" if queue.state in ENDED else damaged
+        last = float((launcher or {}).get("time") or now)
+        return _Standing(JobState.UNKNOWN, told, hint, last, unexplained=queue.state not in ENDED)
+    if damaged or (not launcher and (damaged := records.harm("launcher.json"))):
+        what = damaged
+    elif launcher:
+        ended = f"the launcher on {launcher.get('host')} {f'was {killed}' if killed else 'ended'}"
         what = f"{stop['reason']}; then {ended}" if stop.get("task") else ended
     elif records.has_log and records.attempt is None and queue.state == JobState.COMPLETED:
         what = "the run directory has no attempt, whose folder was removed, or a set-up line has ended the script"
@@ -318,6 +331,8 @@ def _by_heartbeat(records: Records, queue: JobStatus | None, now: float) -> _Sta
         if abs(_age(launcher, now)) <= _patience(records):
             return _Standing(JobState.RUNNING, str(launcher.get("detail", "")))
         return _Standing(JobState.UNKNOWN, f"{_last_heartbeat(launcher, now)}; {unanswered}")
+    if damaged := records.harm("verdict.json", "result.json", "launcher.json"):
+        return _Standing(JobState.UNKNOWN, f"{damaged}; {unanswered}")
     if records.attempt is not None or records.has_log:
         return _Standing(
             JobState.UNKNOWN, f"the job script has started, but its launcher has not reported yet; {unanswered}"

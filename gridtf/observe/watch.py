@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
-from gridtf.errors import RunDirError
+from gridtf.errors import DamagedError, RunDirError
 from gridtf.observe import jobs
 from gridtf.observe.polling import CLUSTER, HERE, Pace
 from gridtf.observe.state import why_set_up_failed
@@ -79,7 +80,7 @@ class Looker:
         latest = run.latest(top)
         if latest is None and run.job.name not in top:
             return None
-        launcher = (self._launcher(latest) if latest else None) or {}
+        launcher = self._launcher(latest) if latest else {}
         verdict = _ended(run, top)
         return Signs(
             begun=(run.log.name in top, latest.number if latest else None),
@@ -93,13 +94,15 @@ class Looker:
             beat=launcher.get("time"),
         )
 
-    def _launcher(self, latest: Attempt) -> dict[str, object] | None:
+    def _launcher(self, latest: Attempt) -> dict[str, object]:
         # only a listing shows that it exists now, but the folder has a file for each host: it is listed until then
         if self._with_launcher is None or self._with_launcher.number != latest.number:
             if latest.launcher.name not in listdir(latest.state):
-                return None
+                return {}
             self._with_launcher = latest
-        return read_record(latest.launcher, recordtypes.Launcher, listed=True)
+        with suppress(DamagedError):
+            return read_record(latest.launcher, recordtypes.Launcher, listed=True) or {}
+        return {}
 
     def _all_elements_ended(self) -> bool:
         """Whether each element of a job array has a verdict; looks at those only that come before the first without."""
@@ -261,7 +264,9 @@ class Watch:
             queue = None
         elif self._pace.alive(now) and (queue is None or queue.state != JobState.RUNNING):
             queue = JobStatus(JobState.RUNNING)
-        record = jobs.read_submitted(self._run) or jobs.read_joined(self._run)
+        record = None
+        with suppress(DamagedError):  # without it the end of the job is known still
+            record = jobs.read_submitted(self._run) or jobs.read_joined(self._run)
         view = jobs.job_view(self._run, record, queue, time.time())
         # a job that has failed may be started again, which only the scheduler knows
         return view if view.state == JobState.COMPLETED or not view.finished else None

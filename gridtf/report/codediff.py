@@ -14,7 +14,8 @@ from gridtf import files
 from gridtf.errors import RunDirError
 from gridtf.observe.git import answer, git
 from gridtf.run import recordtypes, registry
-from gridtf.run.rundir import RunDir, open_plain, read_private, read_record, read_text
+from gridtf.run.reading import known
+from gridtf.run.rundir import RunDir, open_plain, read_record, read_text
 from gridtf.values import Value
 
 _MOST_LINES = 2000
@@ -41,7 +42,7 @@ def code_of(run: RunDir) -> Mapping[str, Any]:
     Raises:
         RunDirError: When it is damaged.
     """
-    return read_private(registry.whole(run).code, recordtypes.Code) or {}
+    return known(registry.whole(run).code, recordtypes.Code)
 
 
 def code_diff(first: RunDir, second: RunDir, names: tuple[str, str]) -> CodeDiff:
@@ -83,7 +84,7 @@ def code_diff(first: RunDir, second: RunDir, names: tuple[str, str]) -> CodeDiff
 def _snapshot(run: RunDir) -> Path | None:
     """The folder with the snapshot of a run; None without one that can be read."""
     for place in (run, registry.whole(run)):
-        named = (read_private(place.job, recordtypes.Job) or {}).get("origin", {}).get("snapshot")
+        named = known(place.job, recordtypes.Job).get("origin", {}).get("snapshot")
         if named and files.is_folder(named) and files_of(Path(named)):
             return Path(named)
     return None

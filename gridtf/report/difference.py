@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from gridtf.errors import RunDirError
@@ -14,7 +14,8 @@ from gridtf.report.codediff import CodeDiff, code_diff, code_of
 from gridtf.report.gather import Material, gather
 from gridtf.report.page import masker_of, settings_of
 from gridtf.run import recordtypes, reduced
-from gridtf.run.rundir import RunDir, read_private
+from gridtf.run.reading import known
+from gridtf.run.rundir import Record, RunDir
 from gridtf.secrets import Masker
 from gridtf.text import duration, some
 from gridtf.values import Value, grouped
@@ -132,10 +133,10 @@ def _sides(run: RunDir, material: Material, masker: Masker, now: float) -> dict[
 
 def _packages(run: RunDir) -> dict[str, str]:
     """The Python of the tasks, and the packages there, with their versions."""
-    record = None
+    pythons: Collection[Record] = ()
     with contextlib.suppress(RunDirError), reduced.unpacked(run) as place:  # of an element of a sweep
-        record = read_private(latest.packages, recordtypes.Packages) if (latest := place.latest()) else None
-    pythons = (record or {"pythons": {}})["pythons"].values()
+        if latest := place.latest():
+            pythons = known(latest.packages, recordtypes.Packages).get("pythons", {}).values()
     each = ({"Python": f"{one['version']} ({one['python']})", **one["packages"]} for one in pythons)
     found = grouped(item for everything in each for item in everything.items())
     return {name: ", ".join(dict.fromkeys(versions)) for name, versions in found.items()}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gridtf.errors import RunDirError
 from gridtf.jobspec.request import Request
@@ -16,14 +14,11 @@ from gridtf.report import resources
 from gridtf.report.timeline import Attempt, AttemptData, attempts
 from gridtf.report.usage import Usage
 from gridtf.run import recordtypes, reduced, registry
+from gridtf.run.reading import Reading
 from gridtf.run.rundir import Attempt as Paths
-from gridtf.run.rundir import Record, RunDir, is_cut, listdir, read_record, read_text
+from gridtf.run.rundir import Record, RunDir
 from gridtf.states import JobState
 from gridtf.values import Value, grouped, of_dict
-
-if TYPE_CHECKING:
-    from gridtf.observe.history import Chain
-    from gridtf.run.recordtypes import Kind
 
 # The part of a plan that a report shows.
 _PLAN = {
@@ -109,10 +104,11 @@ def gather(
         with reduced.unpacked(run) as place:
             if place is not run:  # an element of a sweep that has ended: its attempts are packed
                 made = _gather(place, now, None, with_code=False, curves=curves)
-                code = {**(code_of(run) or {}), **made.code}  # of the sweep, and the Python of the attempt
-                diff = _Reader(run.path).text(registry.whole(run).diff) if with_code else None
+                reading = Reading(run)
+                code = {**(code_of(run, reading) or {}), **made.code}  # of the sweep, and the Python of the attempt
+                diff = reading.text(registry.whole(run).diff) if with_code else None
                 view = made.view.replace(run_dir=run.path, output_dir=run.output)
-                return made.replace(view=view, code=code, diff=diff)
+                return made.replace(view=view, code=code, diff=diff, damaged=(*made.damaged, *reading.damaged.values()))
     except RunDirError:  # the archive is another user's
         pass
     return _gather(run, now, view, with_code=with_code, curves=curves)
@@ -125,30 +121,31 @@ def gather_all(run: RunDir, now: float, view: JobView | None = None) -> Iterator
 
 
 def _gather(run: RunDir, now: float, view: JobView | None, *, with_code: bool, curves: bool) -> Material:
-    reader = _Reader(run.path)
+    reader = Reading(run)
     view = view or jobs.views([run])[0]
-    submitted = reader.record(run.submitted, recordtypes.Submitted)
-    events = grouped((int(event["attempt"]), event) for event in reader.each(history.events(run)))
+    submitted = reader.private(run.submitted, recordtypes.Submitted) or {}
+    events = grouped((int(event["attempt"]), event) for event in history.events(run, reader).more())
     told = tuple(_told(reader, attempt, events.get(attempt.number, [])) for attempt in run.attempts())
     if told and not told[-1].hosts:  # of gridtf_join, or of an older gridtf
         told = (*told[:-1], told[-1].replace(hosts=_of_view(view)))
     usage = Usage(curves=curves)
-    for sample in reader.each(history.samples(run)):
+    for sample in history.samples(run, reader).more():
         usage.add(sample)
     if curves:
         _add_last(usage, view, told[-1].hosts if told else {}, now)
+    code = code_of(run, reader) or {}
     return Material(
         view=view,
         submitted=submitted,
-        job=reader.record(run.job, recordtypes.Job),
+        job=reader.private(run.job, recordtypes.Job) or {},
         script=reader.text(run.script),
         told=told,
         attempts=tuple(attempts(told, submitted.get("time"), _until(view, told, usage, now))),
         usage=usage,
-        hidden=tuple(reader.hidden),
-        damaged=tuple(reader.damaged),
+        hidden=tuple(sorted(reader.hidden)),
+        damaged=tuple(reader.damaged.values()),
         now=now,
-        code=code_of(run) or {},
+        code=code,
         diff=reader.text(registry.whole(run).diff) if with_code else None,
     )
 
@@ -173,16 +170,16 @@ def _until(view: JobView, told: Sequence[AttemptData], usage: Usage, now: float)
     return float(max([*signs, usage.end]) or now)
 
 
-def _told(reader: _Reader, attempt: Paths, events: Sequence[Record]) -> AttemptData:
-    plan = reader.record(attempt.plan, _PLAN)
+def _told(reader: Reading, attempt: Paths, events: Sequence[Record]) -> AttemptData:
+    plan = reader.private(attempt.plan, _PLAN) or {}
     nonce = plan.get("nonce")
-    summary = reader.record(attempt.summary, recordtypes.Summary, nonce)
+    summary = reader.private(attempt.summary, recordtypes.Summary, nonce) or {}
     return AttemptData(
         number=attempt.number,
         plan=plan,
-        launcher=reader.record(attempt.launcher, recordtypes.Launcher, nonce),
+        launcher=reader.private(attempt.launcher, recordtypes.Launcher, nonce) or {},
         hosts=summary.get("hosts", {}),
-        verdict=reader.record(attempt.verdict, recordtypes.Verdict, nonce),
+        verdict=reader.private(attempt.verdict, recordtypes.Verdict, nonce) or {},
         events=events,
     )
 
@@ -196,54 +193,3 @@ def _of_view(view: JobView) -> dict[str, Any]:
         host["tasks"][task.name] = {name: getattr(task, name) for name in names}
         host["gpus"][task.name] = task.gpus
     return hosts
-
-
-class _Reader:
-    """Reads files of a run directory, and notes those that cannot be read.
-
-    Attributes:
-        hidden: Files that only their owner may read.
-        damaged: What is wrong with others.
-    """
-
-    def __init__(self, top: Path) -> None:
-        self._top = top
-        self.hidden: list[str] = []
-        self.damaged: list[str] = []
-
-    def record(self, path: Path, kind: Kind, nonce: str | None = None) -> Record:
-        """A record; empty when there is none."""
-        if not self._readable(path):
-            return {}
-        try:
-            if (found := read_record(path, kind, nonce=nonce, listed=True)) is not None:
-                return found
-            if is_cut(path):
-                self.damaged.append(f"{path} is damaged: it is not JSON")
-            return {}
-        except RunDirError as error:
-            self.damaged.append(error.what)
-            return {}
-
-    def text(self, path: Path) -> str | None:
-        """A text; None when it cannot be read."""
-        try:
-            return read_text(path) if self._readable(path) else None
-        except RunDirError as error:
-            self.damaged.append(error.what)
-            return None
-
-    def each(self, chain: Chain) -> Iterator[Record]:
-        """Records of all attempts, as far as they can be read."""
-        try:
-            yield from chain.more()
-        except RunDirError as error:
-            self.damaged.append(error.what)
-
-    def _readable(self, path: Path) -> bool:
-        if path.name not in listdir(path.parent):
-            return False
-        if os.access(path, os.R_OK):
-            return True
-        self.hidden.append(str(path.relative_to(self._top)))
-        return False

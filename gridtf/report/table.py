@@ -11,7 +11,8 @@ from gridtf.observe import detail, jobs
 from gridtf.observe.outcome import Reported, reported
 from gridtf.observe.views import JobView
 from gridtf.run import recordtypes, reduced, registry
-from gridtf.run.rundir import RunDir, read_private
+from gridtf.run.reading import known
+from gridtf.run.rundir import RunDir
 
 Row = dict[str, Any]
 PARAMS, LAST, LEAST, MOST = "params.", "last.", "least.", "most."  # beginnings of columns
@@ -47,9 +48,9 @@ def row(run: RunDir, view: JobView, now: float, values: Mapping[str, Reported] |
 
 def _of_records(run: RunDir, view: JobView, now: float, values: Mapping[str, Reported] | None) -> Row:
     whole = registry.whole(run)
-    job, code = read_private(run.job, recordtypes.Job), read_private(whole.code, recordtypes.Code) or {}
+    spec = known(run.job, recordtypes.Job).get("spec")
     seconds, ended = ran(view, now), reduced.result(run)
-    cpus = None if job is None else reduced.requested_cpus(job.get("spec", {}), [task.name for task in view.tasks])
+    cpus = None if spec is None else reduced.requested_cpus(spec, [task.name for task in view.tasks])
     gpus, more = sum(len(task.gpus) for task in view.tasks), {}
     if ended:  # an element of a sweep, of whose tasks there is nothing but this
         cpus, gpus = ended["had"]["cpus"], ended["had"]["gpus"]
@@ -59,9 +60,9 @@ def _of_records(run: RunDir, view: JobView, now: float, values: Mapping[str, Rep
         "seconds": seconds,
         "cpu_seconds": None if cpus is None or seconds is None else seconds * cpus,
         "gpu_seconds": None if seconds is None else seconds * gpus,
-        **{f"{PARAMS}{name}": value for name, value in (job or {}).get("spec", {}).get("params", {}).items()},
+        **{f"{PARAMS}{name}": value for name, value in (spec or {}).get("params", {}).items()},
         **_values(reported(run) if values is None else values),
-        "commit": code.get("commit"),
+        "commit": known(whole.code, recordtypes.Code).get("commit"),
     }
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gridtf.errors import RunDirError
 from gridtf.run import recordtypes
+from gridtf.run.reading import Reading
 from gridtf.run.rundir import Record, RunDir, is_ours, listdir, read_record
 
 # Key of the specification -> what the jobs that it names must have done before this one starts.
@@ -72,16 +73,17 @@ def continued(run: RunDir) -> RunDir:
     return run
 
 
-def steps(run: RunDir, job: Record | None) -> Mapping[str, str]:
+def steps(run: RunDir, job: Record | None, reading: Reading) -> Mapping[str, str]:
     """The steps of the job file that a job is a step of: name -> run directory; empty for any other job.
 
     Args:
         run: Its run directory.
         job: Its job.json; None where only its owner may read it.
+        reading: Reads the record of the steps.
     """
     origin = (job or {}).get("origin", {})
     first = origin.get("chain") or (run.path if "step" in origin else None)
-    record = read_record(RunDir(first).steps, recordtypes.Steps) if first else None
+    record = reading.record(RunDir(first).steps, recordtypes.Steps) if first else None
     found: Mapping[str, str] = (record or {}).get("steps", {})
     return found
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 VERSION = 1  # of the files of JSON lines; a reader leaves out files of a newer one
 _CHUNK = 1 << 20
+_LONGEST = 4 << 20  # bytes of a line; that of a host with 1000 tasks has 1 MB
 
 
 def head(nonce: str) -> str:
@@ -45,11 +46,13 @@ class Lines:
         nonce: The nonce of its attempt; None: any.
 
     Attributes:
+        path: The file.
         newer: Whether a newer gridtf has written it, so that nothing of it is read.
+        damaged: Whether some of its lines are no such records, and were left out.
     """
 
     def __init__(self, path: Path, kind: Kind, nonce: str | None = None) -> None:
-        self._path = path
+        self.path = path
         self._fits = recordtypes.check(kind)
         self._nonce = nonce
         self._offset = 0
@@ -57,6 +60,7 @@ class Lines:
         self._begun = False
         self._foreign = False
         self.newer = False
+        self.damaged = False
 
     def more(self) -> list[Record]:
         """The records that were added since the last call.
@@ -72,33 +76,39 @@ class Lines:
         Raises:
             RunDirError: The file cannot be read.
         """
-        if not self._offset and self._path.name not in listdir(self._path.parent):
+        if not self._offset and self.path.name not in listdir(self.path.parent):
             return
         try:
-            with open_plain(self._path) as file:
+            with open_plain(self.path) as file:
                 file.seek(self._offset)
                 while chunk := file.read(_CHUNK):
                     self._offset += len(chunk)
                     *lines, self._partial = (self._partial + chunk).split(b"\n")
+                    if len(self._partial) > _LONGEST:  # its end will be no record either
+                        self._partial, self.damaged = b"", True
                     for text in lines:
                         if (record := self._record(text)) is not None:
                             yield record
         except OSError as error:
             if error.errno in (errno.ESTALE, errno.ENOENT):
                 return
-            raise cannot("read", self._path, error) from None
+            raise cannot("read", self.path, error) from None
 
     def _record(self, text: bytes) -> Record | None:
         try:
             record = json.loads(text)
         except (ValueError, RecursionError):
+            self.damaged = True
             return None
         if not self._begun and isinstance(record, dict) and "version" in record:
             self._begun = True
             self.newer = not isinstance(record["version"], int) or record["version"] > VERSION
             self._foreign = self._nonce is not None and record.get("nonce") != self._nonce
             return None
-        if self.newer or self._foreign or self._fits(record):
+        if self.newer or self._foreign:
+            return None
+        if self._fits(record):
+            self.damaged = True
             return None
         return record  # type: ignore[no-any-return]
 

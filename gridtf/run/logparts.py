@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from gridtf.errors import DamagedError
 from gridtf.run import recordtypes
 from gridtf.run.rundir import cannot, open_plain, read_record, write_record
 
@@ -41,7 +42,7 @@ def note_begins(log: Path, begins: Mapping[int, int]) -> None:
     Raises:
         RunDirError: When it cannot be written.
     """
-    write_record(_begins_file(log), {str(inode): begin for inode, begin in begins.items()})
+    write_record(begins_file(log), {str(inode): begin for inode, begin in begins.items()})
 
 
 def begins_of(log: Path) -> dict[int, int] | None:
@@ -51,16 +52,19 @@ def begins_of(log: Path) -> dict[int, int] | None:
         log: The log.
 
     Returns:
-        Inode -> offset in bytes; None while there is one part.
+        Inode -> offset in bytes; None while there is one part, and where the record is damaged.
 
     Raises:
-        RunDirError: When the record cannot be read, or is damaged.
+        RunDirError: When the record cannot be read.
     """
-    found = read_record(_begins_file(log), recordtypes.LogParts, listed=True)
+    found = None
+    with contextlib.suppress(DamagedError):
+        found = read_record(begins_file(log), recordtypes.LogParts, listed=True)
     return None if found is None else {int(inode): begin for inode, begin in found.items() if inode.isdecimal()}
 
 
-def _begins_file(log: Path) -> Path:
+def begins_file(log: Path) -> Path:
+    """The record of where the parts of a log begin."""
     return log.with_name(f"{log.name}.parts")
 
 

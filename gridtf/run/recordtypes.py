@@ -16,6 +16,7 @@ from functools import partial
 from reprlib import repr as _short  # limited in length and depth
 
 from gridtf.jobspec.tasktypes import KINDS, TASK_TYPES
+from gridtf.states import JobState
 from gridtf.values import Value, items, of_dict
 
 TYPE_CHECKING = False  # typing would take longer to import than all of this
@@ -45,7 +46,12 @@ Real = "a finite number"  # of either sign, as a float is not
 # --- of a job -----------------------------------------------------------------------------------------------------
 
 # the part of a JobSpec that gridtf uses without making one
-_Spec = {"heartbeat_timeout?": float, "kill_grace?": float}
+_Spec = {
+    **dict.fromkeys(("heartbeat_timeout?", "kill_grace?"), float),
+    **{key: [str] for key in ("command?", "container_command?", "setup?", "after?", "after_any?", "after_failed?")},
+    "cpus_per_task?": (Count, None),
+    "tasks?": {str: {"cpus?": (Count, None)}},
+}
 Job = {
     "spec?": {**_Spec, "chdir?": str, "env?": {str: object}, "params?": {str: object}},
     "sources?": {str: str},
@@ -277,7 +283,7 @@ _Cause = {
 }
 _Chain = {"links": Count, "idle": Count, "progress": {"step?": int, "checkpoint?": int, "written?": float}}
 Verdict = {
-    "state": str,
+    "state": frozenset(map(str, JobState)),
     "reason?": str,
     "hint?": str,
     "cause?": (_Cause, None),
@@ -366,6 +372,16 @@ def check(kind: Kind) -> Callable[[Any], str]:
     if isinstance(kind, re.Pattern):
         return partial(_plain, lambda value: _is_text(value) and kind.fullmatch(value))
     return partial(_plain, _PLAIN[kind])
+
+
+def checked(kind: Kind) -> Callable[[Any], str]:
+    """The check of a kind, made once: a list of jobs reads the same few kinds a thousand times."""
+    if id(kind) not in _made:
+        _made[id(kind)] = kind, check(kind)
+    return _made[id(kind)][1]
+
+
+_made: dict[int, tuple[Kind, Callable[[Any], str]]] = {}  # with the kind, so that no other one gets its id
 
 
 def read(cls: type[V], record: Any) -> V:

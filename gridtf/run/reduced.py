@@ -14,6 +14,7 @@ from pathlib import Path
 from gridtf import files
 from gridtf.errors import RunDirError
 from gridtf.run import jsonlines, ranges, recordtypes
+from gridtf.run.reading import known
 from gridtf.run.rundir import (
     Attempt,
     Record,
@@ -21,7 +22,6 @@ from gridtf.run.rundir import (
     cannot,
     listdir,
     open_plain,
-    read_private,
     read_record,
     write_record,
 )
@@ -55,8 +55,8 @@ def values(attempt: Attempt) -> dict[str, Record]:
         reports it has told them. A last value that is no finite number is None.
     """
     found: dict[str, dict[str, Record]] = {}  # by task
-    summary: Record = read_record(attempt.summary, recordtypes.Summary) or {"hosts": {}}
-    states = {name: task for host in summary["hosts"].values() for name, task in host["tasks"].items()}
+    hosts = known(attempt.summary, recordtypes.Summary).get("hosts", {})
+    states = {name: task for host in hosts.values() for name, task in host["tasks"].items()}
     reports = [
         (task, {**used, **used.get("progress", {})})
         for sample in (*jsonlines.read(attempt.samples, recordtypes.Sample), {"tasks": states})
@@ -74,8 +74,7 @@ def values(attempt: Attempt) -> dict[str, Record]:
                 "most": max(high, before["most"]),
                 "step": told.get("step"),
             }
-    plan: Record = read_private(attempt.plan, recordtypes.Outline) or {}
-    order = [*recordtypes.tasks_of(plan), *found]
+    order = [*recordtypes.tasks_of(known(attempt.plan, recordtypes.Outline)), *found]
     return {name: told for task in reversed(order) for name, told in found.get(task, {}).items()}
 
 

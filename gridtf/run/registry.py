@@ -20,6 +20,7 @@ from gridtf.run.rundir import (
     BY_HAND,
     Record,
     RunDir,
+    damaged,
     is_ours,
     listdir,
     owner,
@@ -28,13 +29,14 @@ from gridtf.run.rundir import (
     write_record,
 )
 from gridtf.text import some
-from gridtf.values import Value
+from gridtf.values import Value, of_dict
 
 TYPE_CHECKING = False  # typing and dataclasses would take longer to import than all of this
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gridtf.jobspec.spec import JobSpec
+    from gridtf.jobspec.sweep import Sweep
 
 _HOME = "set HOME or XDG_STATE_HOME"
 _ENTRY = re.compile(r"\d{8}-\d{6}\.\d{6},[^,]+,[^,]+,[^,]+")
@@ -324,9 +326,9 @@ def need_same(run: RunDir) -> None:
     if not is_ours(run.path):
         what = f"belongs to user {owner(run.path)}"
     else:
-        from gridtf.run import recordtypes
+        from gridtf.run import reading, recordtypes
 
-        other = (read_private(run.submitted, recordtypes.Submitted) or {}).get("job_id", job_id)
+        other = reading.known(run.submitted, recordtypes.Submitted).get("job_id", job_id)
         if _word(str(other)) == _word(job_id):
             return
         what = f"belongs to job {other}"
@@ -377,15 +379,36 @@ def elements_of(run: RunDir) -> list[RunDir]:
 
 def _newest(run: RunDir) -> dict[int, RunDir]:
     """Number of an element of a job array that has begun -> its newest run."""
-    from gridtf.run import recordtypes
-
     newest: dict[int, RunDir] = {}
     for each in (run, *reruns(run)):
-        numbers = (read_private(each.sweep, recordtypes.Sweep) or {}).get("numbers")
+        sweep = sweep_of(each)
         for name in listdir(each.elements):
             if name.isdecimal() and is_run(each.elements / name):
-                newest[numbers[int(name) - 1] if numbers else int(name)] = RunDir(each.elements / name)
+                number = sweep.number(name) if sweep and 0 < int(name) <= len(sweep.rows) else int(name)
+                newest[number] = RunDir(each.elements / name)
     return newest
+
+
+def sweep_of(run: RunDir, *, own: bool = False) -> Sweep | None:
+    """The sweep in a run directory; None where it has none.
+
+    Args:
+        run: The run directory.
+        own: Whether gridtf acts upon it.
+
+    Raises:
+        RunDirError: When it is damaged or, with ``own``, another user's.
+    """
+    from gridtf.jobspec.sweep import Sweep
+    from gridtf.run import recordtypes
+
+    kind = recordtypes.Sweep
+    record = read_record(run.sweep, kind, own=True) if own else read_private(run.sweep, kind)
+    if record is None:
+        return None
+    if not record["rows"] or len(record["numbers"]) not in (0, len(record["rows"])):
+        raise damaged(run.sweep, f"it has {len(record['rows'])} rows and {len(record['numbers'])} numbers")
+    return of_dict(Sweep, record)
 
 
 def first_of(run: RunDir) -> RunDir:

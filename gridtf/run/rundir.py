@@ -15,7 +15,7 @@ import re
 import stat
 from pathlib import Path
 
-from gridtf.errors import RunDirError
+from gridtf.errors import DamagedError, RunDirError
 from gridtf.files import user_name
 
 TYPE_CHECKING = False  # typing would take longer to import than all of this
@@ -34,7 +34,14 @@ REQUEST, EXEC = ".request.json", "exec-"  # what the names of requests end with;
 BY_HAND = "gridtf_run"  # the command, in submitted.json, of a job that gridtf did not submit
 _ATTEMPT = re.compile(r"attempt-([1-9]\d*)")
 _RESERVED = ".verdict.reserved"
-_MOST_BYTES = 64 << 20  # maximum size of a record; the plan of 100 000 tasks has 20 MB
+_BY_OTHERS = "was it written by hand, or by another version of gridtf?"
+_MOST_BYTES = 64 << 20  # of a file that is read whole: state/hosts.json of 70 000 tasks
+_MOST_VALUES = 2 << 20  # in a record, as far as commas tell: each takes up to 300 bytes of memory
+_SMALLER = {  # the plan of 100 000 tasks has 16 MB
+    **dict.fromkeys(("plan.json", "rendezvous.json"), 20 << 20),
+    **dict.fromkeys(("job.json", "submitted.json", "code.json", "packages.json", "result.json"), 8 << 20),
+    **dict.fromkeys(("cancelled.json", "launcher.json", "listener.json", "stop.json", "verdict.json"), 1 << 20),
+}
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _ADD = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -360,7 +367,8 @@ def read_text(path: Path, *, own: bool = False) -> str | None:
         Its text; None when it does not exist.
 
     Raises:
-        RunDirError: When it cannot be read, is not such a file or is too large.
+        DamagedError: When it is not such a file, or is larger than such a record can be.
+        RunDirError: When it cannot be read.
     """
     if path.name not in listdir(path.parent):
         return None
@@ -369,18 +377,19 @@ def read_text(path: Path, *, own: bool = False) -> str | None:
 
 def read_listed(path: Path, *, own: bool = False) -> str | None:
     """Read a regular file whose name a listing has just shown; see read_text."""
+    most = _SMALLER.get(path.name, _MOST_BYTES)
     for _ in range(3):
         try:
             with open_plain(path, own=own) as file:
-                data = file.read(_MOST_BYTES + 1)
+                data = file.read(most + 1)
         except FileNotFoundError:
             return None
         except OSError as error:
             if error.errno != errno.ESTALE:  # NFS: the file was replaced meanwhile; open it again
                 raise cannot("read", path, error) from None
         else:
-            if len(data) > _MOST_BYTES:
-                raise RunDirError(f"{path} is larger than any record of gridtf")
+            if len(data) > most or (path.suffix in (".json", ".parts") and data.count(b",") > _MOST_VALUES):
+                raise damaged(path, "it is larger than any such file of gridtf")
             return data.decode(errors="replace")  # it may be incomplete, and end within a character
     return None
 
@@ -397,7 +406,8 @@ def open_plain(path: Path, *, own: bool = False) -> BinaryIO:
 
     Raises:
         OSError: When it cannot be opened.
-        RunDirError: When it is not such a file.
+        DamagedError: When it is no regular file.
+        RunDirError: When it is another user's, or others may write it.
     """
     return _plain(path, os.O_RDONLY, own)
 
@@ -433,8 +443,14 @@ def _plain(path: Path, flags: int, own: bool) -> BinaryIO:
     return os.fdopen(descriptor, "rb" if flags == os.O_RDONLY else "ab", buffering=0 if flags else -1)
 
 
-def _no_plain_file(path: Path) -> RunDirError:
-    return RunDirError(f"{path} is not a regular file", hint="gridtf did not create it, but another program or user")
+def _no_plain_file(path: Path) -> DamagedError:
+    hint = "gridtf did not create it, but another program or user"
+    return damaged(path, "it is not a regular file", hint)
+
+
+def damaged(path: Path, what: str, hint: str = _BY_OTHERS) -> DamagedError:
+    """The error for a file that is not what gridtf has written."""
+    return DamagedError(f"{path} is damaged: {what}", hint=hint)
 
 
 def _not_ours(path: Path, status: os.stat_result) -> RunDirError:
@@ -550,43 +566,31 @@ def read_record(
     Args:
         path: The file.
         kind: Its kind, from recordtypes.
-        nonce: The nonce of its attempt; a record with another one counts as absent.
+        nonce: The nonce of its attempt; whatever is without it counts as absent.
         listed: Whether a listing has just shown its name.
         own: As in open_plain.
 
     Returns:
-        The record; None when it does not exist, is not (yet) JSON or has another nonce.
+        The record; None when it does not exist or has another nonce.
 
     Raises:
-        RunDirError: When it cannot be read, or is of another kind.
+        DamagedError: When it is no JSON, or of another kind.
+        RunDirError: When it cannot be read.
     """
     text = read_listed(path, own=own) if listed else read_text(path, own=own)
-    record = _loaded(text or "")
-    if record is None or (nonce is not None and record.get("nonce") != nonce):
+    if text is None:
         return None
-    from gridtf.run.recordtypes import check  # not needed by `gridtf list` without jobs
-
-    if wrong := check(kind)(record):
-        hint = "was it written by hand, or by another version of gridtf?"
-        raise RunDirError(f"{path} is damaged: {wrong}", hint=hint)
-    return record
-
-
-def _loaded(text: str) -> Record | None:
     try:
-        record = json.loads(text)
+        record: Any = json.loads(text)
     except (ValueError, RecursionError):
+        record = None
+    if nonce is not None and (not isinstance(record, dict) or record.get("nonce") != nonce):
         return None
-    return record if isinstance(record, dict) else None
+    from gridtf.run.recordtypes import checked  # not needed by `gridtf list` without jobs
 
-
-def is_cut(path: Path) -> bool:
-    """Whether a record is there, but is not JSON: all are written whole, so that this one was damaged afterwards."""
-    try:
-        text = read_text(path)
-    except RunDirError:  # it is another user's
-        return False
-    return text is not None and _loaded(text) is None
+    if wrong := "it is not a JSON object" if not isinstance(record, dict) else checked(kind)(record):
+        raise damaged(path, wrong)
+    return record  # type: ignore[no-any-return]
 
 
 def read_private(path: Path, kind: Kind = ANY) -> Record | None:

@@ -31,7 +31,7 @@ files: errors
 archives:
 findings: gridtf errors text values
 jobspec: errors files text values
-run: gridtf archives errors files jobspec text values
+run: gridtf archives errors files jobspec states text values
 host: archives errors files text values
 contract: errors jobspec run values
 reporting: contract errors run

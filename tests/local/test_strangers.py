@@ -129,7 +129,7 @@ def test_agent_refuses_a_launcher_of_another_user(strangers: Strangers) -> None:
     moved = strangers.folder / "alice" / "listener.json"
     listener.rename(moved)
     listener.symlink_to(moved)
-    assert f"{listener} is not a regular file" in agent(strangers, run).err
+    assert f"{listener} is damaged: it is not a regular file" in agent(strangers, run).err
     assert not strangers.ran.exists()
     # and all of that would have run, had it been hers
     listener.unlink()

@@ -19,6 +19,7 @@ from gridtf.login import code, submission
 from gridtf.login.job import Job
 from gridtf.observe.codelines import code_lines, code_of
 from gridtf.report.codediff import _of_commits
+from gridtf.run.reading import Reading
 from tests.support.scheduler import FakeScheduler
 
 Patch = pytest.MonkeyPatch
@@ -97,7 +98,7 @@ def test_states_of_a_repository(repository: Path, tmp_path: Path) -> None:
 def test_nothing_is_recorded_without_a_repository(rough_path: Path, fake: FakeScheduler) -> None:
     job = submission.submit(JOB.replace(command=("true",)))
     assert not job.run.code.exists()
-    assert code_of(job.run) is None
+    assert code_of(job.run, Reading(job.run)) is None
 
 
 def test_long_diff_is_cut(repository: Path, monkeypatch: Patch) -> None:

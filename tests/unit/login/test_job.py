@@ -189,7 +189,7 @@ def test_wait_raises_when_the_run_directory_is_removed(fake: FakeScheduler, roug
     [
         ("{}", "submitted.json is damaged: scheduler is missing"),
         ('{"scheduler": ["slurm"], "job_id": "7"}', "submitted.json is damaged: scheduler is ['slurm']"),
-        (None, "submitted.json is not a regular file"),
+        (None, "submitted.json is damaged: it is not a regular file"),
     ],
 )
 def test_views_with_a_damaged_record_include_the_other_jobs(

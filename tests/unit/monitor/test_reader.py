@@ -45,17 +45,14 @@ def test_walltime_and_clock_of_the_launcher(run: RunDir) -> None:
     assert (one.snapshot.clock, one.snapshot.ends) == (launcher["time"], launcher["began"] + 3600)
 
 
-def test_damaged_record_is_trouble(run: RunDir) -> None:
+def test_damaged_record_is_named(run: RunDir) -> None:
     summary = run.attempt(1).summary
-    whole = summary.read_text()
-    summary.write_text(whole.replace('"tasks"', '"tasks": 3, "other"', 1))
+    summary.write_text(summary.read_text().replace('"tasks"', '"tasks": 3, "other"', 1))
     one = Reader(run)
     look(one)
-    assert "is damaged" in one.snapshot.trouble
-    summary.write_text(whole)
-    look(one)
     assert one.over
-    assert one.snapshot.trouble == ""
+    assert one.snapshot.view is not None
+    assert one.snapshot.view.damaged == ("attempt-1/state/hosts.json",)
 
 
 @pytest.mark.parametrize("name", ["events.jsonl", "samples.jsonl"])
@@ -65,7 +62,7 @@ def test_unreadable_records_are_trouble_beside_the_tasks(name: str, run: RunDir)
     path.symlink_to("/dev/null")
     one = Reader(run)
     look(one)
-    assert f"{path} is not a regular file" in one.snapshot.trouble
+    assert f"{path} is damaged: it is not a regular file" in one.snapshot.trouble
     assert one.snapshot.view is not None
     assert one.snapshot.view.tasks
 

@@ -448,7 +448,7 @@ def test_record_that_is_no_json_is_named(run: RunDir, text: str) -> None:
     new.verdict.write_text(text)
     seen = seen_in(run, GONE)
     assert seen.damaged == ("attempt-1/state/hosts.json", "attempt-1/verdict.json")
-    assert (seen.state, seen.reason) == (FAILED, "ended without a verdict: attempt-1/verdict.json is damaged")
+    assert (seen.state, seen.reason, seen.finished) == (UNKNOWN, "attempt-1/verdict.json is damaged", True)
     write_record(new.stop, {"nonce": NONCE, "state": FAILED, "reason": "worker:1 on h1: exit code 3"})
     assert seen_in(run, GONE).reason == "worker:1 on h1: exit code 3; attempt-1/verdict.json is damaged"
     new.plan.write_text(text)

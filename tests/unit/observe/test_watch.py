@@ -328,10 +328,10 @@ def test_state_is_refreshed_without_a_question(fake: FakeScheduler, running: Run
     assert len(running.asked_at) == 1
     attempt = running.job.run.latest()
     assert attempt
-    attempt.launcher.write_text('{"nonce": "n", "phase": 7}')  # damaged: what was seen last counts
+    attempt.launcher.write_text('{"nonce": "n", "phase": 7}')
     view = watch.refreshed()
     assert view is not None
-    assert view.reason == "3 tasks"
+    assert (view.state, view.damaged) == (RUNNING, ("attempt-1/state/launcher.json",))
 
 
 def test_status_watch_asks_as_rarely_as_wait(running: Running, capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,8 +62,7 @@ def test_runs_without_this_or_that_have_rows_as_well(tmp_path: Path) -> None:
     rows = table.rows([again, silent, damaged, RunDir(tmp_path / "gone")], NOW)
     assert (rows[0]["seconds"], rows[0]["started"]) == (301.0 + 601.0, BEGIN + 4030)
     assert (rows[1]["step"], [name for name in rows[1] if "." in name]) == (None, [])
-    assert rows[2]["reason"] == f"{damaged.job} is damaged: spec.params is 3"
-    assert (rows[2]["state"], rows[2].get("seconds")) == ("UNKNOWN", None)
+    assert (rows[2]["state"], rows[2]["seconds"], rows[2]["cpu_seconds"]) == ("COMPLETED", 301.0, None)
     assert (rows[3]["state"], rows[3]["seconds"], rows[3]["started"]) == ("UNKNOWN", None, None)
     columns = table.columns(rows)
     assert columns[:2] == ["name", "job_id"]

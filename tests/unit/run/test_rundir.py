@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gridtf.errors import RunDirError
+from gridtf.errors import DamagedError, RunDirError
 from gridtf.files import user_name
 from gridtf.run import recordtypes, rundir
 from gridtf.run.rundir import (
@@ -203,16 +203,20 @@ def test_closed_folder_of_this_user_is_reported_with_a_chmod(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"a": 1', "[1]", "null", '"x"', "{'a': 1}", "{}{}", "\0\0\0\0"])
-def test_incomplete_record_counts_as_absent(tmp_path: Path, text: str) -> None:
+def test_incomplete_record_is_damaged_and_counts_as_absent_where_a_nonce_is_asked_for(
+    tmp_path: Path, text: str
+) -> None:
     (tmp_path / "r.json").write_text(text)
-    assert read_record(tmp_path / "r.json") is None
+    assert read_record(tmp_path / "r.json", nonce="n") is None
+    with pytest.raises(DamagedError, match=r"r\.json is damaged: it is not a JSON object"):
+        read_record(tmp_path / "r.json")
 
 
-def test_record_that_is_not_utf8_counts_as_absent(tmp_path: Path) -> None:
-    (tmp_path / "r.json").write_bytes(b'{"a": "\xff\xfe\xc3')
-    assert read_record(tmp_path / "r.json") is None
-    (tmp_path / "r.json").write_bytes('{"a": "Ü'.encode()[:-1])  # half a character
-    assert read_record(tmp_path / "r.json") is None
+@pytest.mark.parametrize("data", [b'{"a": "\xff\xfe\xc3', '{"a": "Ü'.encode()[:-1]])  # half a character
+def test_record_that_is_not_utf8_is_damaged(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "r.json").write_bytes(data)
+    with pytest.raises(DamagedError):
+        read_record(tmp_path / "r.json")
 
 
 def test_missing_record_is_none(tmp_path: Path) -> None:
@@ -225,7 +229,7 @@ def test_missing_record_is_none(tmp_path: Path) -> None:
 
 def test_folder_in_place_of_a_record_is_refused(tmp_path: Path) -> None:
     (tmp_path / "r.json").mkdir()
-    with pytest.raises(RunDirError, match=r"r\.json is not a regular file"):
+    with pytest.raises(RunDirError, match=r"r\.json is damaged: it is not a regular file"):
         read_record(tmp_path / "r.json")
 
 
@@ -242,7 +246,7 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
         listening.bind(str(tmp_path / "socket"))
         for name in ("fifo", "zero", "link", "socket"):
             for read in (read_record, read_private, rundir.open_plain, rundir.open_log):
-                with pytest.raises(RunDirError, match=f"{name} is not a regular file"):
+                with pytest.raises(RunDirError, match=f"{name} is damaged: it is not a regular file"):
                     read(tmp_path / name)
         assert last_lines(tmp_path / "fifo") == []
 
@@ -262,13 +266,14 @@ def test_ctrl_c_as_a_file_is_opened_is_not_lost(tmp_path: Path, monkeypatch: pyt
             opens(tmp_path / "log")
 
 
-def test_oversized_record_is_refused_and_too_deep_one_counts_as_absent(tmp_path: Path) -> None:
+def test_record_that_is_too_large_or_too_deep_is_damaged(tmp_path: Path) -> None:
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(1 << 32)
-    with pytest.raises(RunDirError, match="huge is larger than any record"):
+    with pytest.raises(RunDirError, match="huge is damaged: it is larger than"):
         read_record(tmp_path / "huge")
     (tmp_path / "deep").write_text("[" * 10**6)
-    assert read_record(tmp_path / "deep", recordtypes.Ended) is None
+    with pytest.raises(DamagedError, match="deep is damaged: it is not a JSON object"):
+        read_record(tmp_path / "deep", recordtypes.Ended)
 
 
 def test_record_of_another_kind_is_refused_with_the_difference(tmp_path: Path) -> None:
@@ -328,7 +333,7 @@ def test_writes_do_not_follow_symbolic_links(tmp_path: Path) -> None:
     write_record(attempt.verdict, {"state": "FAILED"})
     with pytest.raises(RunDirError, match=r"cannot write .*verdict\.json"):
         attempt.write_verdict({"state": "FAILED"})
-    with pytest.raises(RunDirError, match=r"worker-0\.log is not a regular file"):
+    with pytest.raises(RunDirError, match=r"worker-0\.log is damaged: it is not a regular file"):
         rundir.open_log(attempt.task_log("worker", 0))
     assert precious.read_text() == "a thesis"
 
