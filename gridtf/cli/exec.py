@@ -76,6 +76,7 @@ def run_exec(arguments: Namespace) -> int:
             while not (relay.closed or codes) or not relay.written:
                 _step(relay)
                 codes += [data[0] for kind, data in relay.news if kind == EXIT]
+        relay.leave()
     if codes:
         return codes[0]
     view = jobs.view(run)

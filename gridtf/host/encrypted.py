@@ -6,6 +6,7 @@ these, which are no secrets. A frame is a kind (one byte), a length (four bytes,
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -46,6 +47,7 @@ _CHUNK = 1 << 14  # bytes of a frame; TLS has records of this size
 _MOST = 1 << 18  # bytes that may wait in this process, for each direction; until they have left, no more are read
 _PIECE = 4096  # bytes that a pipe takes without blocking once it takes any: PIPE_BUF
 _STEP = 0.25  # seconds to wait for something to copy: the longest for which a handler of a signal has to wait as well
+_LEAVE_LIMIT = 5.0  # seconds for the other side to close the connection
 _EARLIER, _LATER = 2, 1  # days for which a certificate is valid: clocks of hosts may differ
 _TCP = (socket.TCP_NODELAY, 1), (socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_USER_TIMEOUT, 30_000)
 
@@ -165,6 +167,15 @@ class Relay:
             self._write(kind)
         if connected in writable:
             self._flush()
+
+    def leave(self) -> None:
+        """Let the other side close the connection first. srun of Slurm 26.05 kills what it has started, and says so,
+        where its output is closed before."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_WR)  # without TLS from here on
+            self._connection.settimeout(_LEAVE_LIMIT)
+            while self._connection.recv(_CHUNK):
+                pass
 
     def _read(self, source: int) -> None:
         kind = self.sources[source]

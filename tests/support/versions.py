@@ -26,6 +26,7 @@ MATRIX = (
 LONG = (
     "tests/cluster/test_conformance.py",
     "tests/cluster/test_exec.py::test_command_runs_on_the_host_of_its_task_within_the_job",
+    "tests/cluster/test_exec.py::test_connection_goes_through_srun_where_a_firewall_lets_no_other_through",
     "tests/cluster/test_fence.py",
     "tests/cluster/test_host_faults.py",
     "tests/cluster/test_mpi.py::test_end_of_a_world_has_its_first_cause",
