@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable  # noqa: F401
 
 _LONGEST = 4096  # bytes of a message
+_SEARCHED = 8192  # characters of one, behind the places in it
 _STACKS = 7  # SIGRTMIN + this asks for the stacks of all threads
 _HERE = os.path.dirname(os.path.abspath(__file__))
 # Parts of the names of files that are not the user's: some have TensorFlow's packages in a folder of their own.
@@ -51,18 +52,19 @@ def _unwrapped(kind, text):
     if "in user code:" in text or kind.__module__.startswith("tensorflow."):
         place = r'(?m)^( *)(?:File "(.+)", line (\d+)|(\S+\.py):(\d+) ).*\n(?:\1 +.*\n| *\n)*'  # and as before 2.6
         found = list(re.finditer(place, re.split(r"\n(?:Original stack trace for |  \(1\) )", message)[0]))
-        message = message[found[-1].end() if found else 0 :]
+        message = message[found[-1].end() if found else 0 :].lstrip()[:_SEARCHED]
         for noise in (
             r"^(?:\s*(?:Graph execution error:|Detected at node .*|<stack traces .*|Node: .*|\d+ root error.*)\n)*",
             r"^\s*\(0\) [\w ]+: *",
             r"\{\{function_node .*?\}\} ?",
             r"Error in user-defined function .*? iterator: \S+: +",
-            r" *\[Op:\w+\](?: name: ?\S*)?",
+            r"\[Op:\w+\](?: name: ?\S*)?",
         ):
             message = re.sub(noise, "", message)
         inner = re.match(r"\s*(?:\w+\.)*([A-Za-z_]\w{0,99})(?:: |:?\s*$)", message)
         if inner and ("in user code:" in text or "Traceback (most recent call last):" in text):
             name, message = inner.group(1), message[inner.end() :]
+    message = message.lstrip()[:_SEARCHED]
     message = re.sub(r"^(?:\s*(?:Exception encountered when calling .*|.* Error encountered:)\n *\n)+", "", message)
     lines = [line.strip() for line in message.splitlines() if line.strip()] or [""]
     more = " " + lines[1] if lines[0].endswith(":") and lines[1:] and lines[1][0] != "[" else ""  # no tensor
@@ -130,7 +132,7 @@ def _note(kind, value, trace):
         cause = _cause(value)
     except BaseException:  # the user's own code is in it
         cause = ""
-    text = text if text.partition("\n")[0] == first else first[:1000] + "\n" + text
+    text = text if text.partition("\n")[0][:_SEARCHED] == first else first[:1000] + "\n" + text
     message = text.encode("utf-8", "backslashreplace")[:_LONGEST].decode("utf-8", "ignore")
     texts = [("type", name[:200]), ("message", message), ("place", place)] + ([("cause", cause)] if cause else [])
     found = "".join('"%s": %s, ' % (name, _quoted(value)) for name, value in texts)

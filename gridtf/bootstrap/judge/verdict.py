@@ -286,10 +286,10 @@ def of_other(cause: Cause, records: TaskRecords, attempt: Attempt, also: str = "
     log = attempt.task_log(task.type, task.index)
     record = records.get(task.name, {})
     about = {"task": task.name, "host": task.host, "exit": record.get("exit"), "signal": record.get("signal")}
+    tail = final_lines(log, gpus=task.gpus > 0)
     state = JobState.NODE_FAIL if cause.how == blame.LOST else JobState.FAILED
-    return Verdict(
-        state, reason, "; ".join(filter(None, (also, said))), hint, {**about, "log": str(log), "tail": final_lines(log)}
-    )
+    why = "; ".join(filter(None, (also, said)))
+    return Verdict(state, reason, why, hint, {**about, "log": str(log), "tail": tail})
 
 
 _TOGETHER = "all members of the cluster must take the same number of steps: does one have less data?"

@@ -183,6 +183,15 @@ def test_exception_in_the_message_of_another_one_is_noted(
         assert message.strip()[:2000] in run.noted["message"]
 
 
+@pytest.mark.parametrize("piece", [" ", "\\n", "Error in user-defined function ", "{{function_node "])
+def test_message_of_1_mib_is_searched_in_a_moment(piece: str, tmp_path: Path) -> None:
+    module = "tensorflow.python.framework.errors_impl"
+    program = f"raise type('Odd', (Exception,), {{'__module__': '{module}'}})('{piece}' * ((1 << 20) // {len(piece)}))"
+    run = Run(tmp_path, sys.executable, "-c", program)  # has a time limit; without bounds it would take hours
+    assert run.noted is not None
+    assert (run.noted["type"], len(run.noted["message"])) == ("Odd", 4096)
+
+
 def test_place_in_a_message_of_the_program_s_own_is_not_that_of_the_exception(tmp_path: Path) -> None:
     text = 'no data\nTraceback (most recent call last):\n  File "/home/a/other.py", line 7, in load\nKeyError: 3'
     (tmp_path / "train.py").write_text(f"raise ValueError({text!r})\n")
