@@ -427,11 +427,12 @@ def _tasks(run: RunDir, records: Records, over: bool) -> tuple[TaskView, ...]:
         gpus.update(host.get("gpus", {}))
         samples.update(host.get("sample", {}).get("tasks", {}))
     cause = (records.verdict or {}).get("cause") or {}
+    unseen = TaskState.UNKNOWN if records.harm("hosts.json") else TaskState.PENDING
     views = []
     for name, planned in tasks_of(records.plan).items():
         known = states.get(name, {})
         log = attempt.task_log(planned["type"], planned["index"])
-        state = str(known.get("state", TaskState.PENDING))
+        state = str(known.get("state", unseen))
         if over and state == TaskState.RUNNING:  # its agent died before it could record the end
             lost = (records.verdict or {}).get("state") in (None, JobState.NODE_FAIL)
             state = TaskState.UNKNOWN if lost else TaskState.STOPPED

@@ -445,6 +445,7 @@ def test_record_that_is_no_json_is_named(run: RunDir, text: str) -> None:
     new.summary.write_text(text)
     seen = seen_in(run, GONE)
     assert (seen.state, seen.damaged) == (COMPLETED, ("attempt-1/state/hosts.json",))
+    assert {*task_states(seen).values()} == {UNKNOWN}
     new.verdict.write_text(text)
     seen = seen_in(run, GONE)
     assert seen.damaged == ("attempt-1/state/hosts.json", "attempt-1/verdict.json")
