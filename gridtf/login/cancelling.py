@@ -16,7 +16,8 @@ from gridtf.observe import jobs as observe
 from gridtf.observe.views import JobView
 from gridtf.observe.watch import removed
 from gridtf.run import recordtypes, registry
-from gridtf.run.rundir import Record, RunDir, allowed, cannot, is_ours, may_pass, owner, read_private, write_record
+from gridtf.run.reading import known
+from gridtf.run.rundir import Record, RunDir, allowed, cannot, is_ours, may_pass, owner, write_record
 from gridtf.schedulers import answers
 from gridtf.schedulers.api import JobIdentity
 from gridtf.schedulers.login import Login
@@ -251,7 +252,4 @@ def _unseen(run: RunDir, name: str, view: JobView) -> GridtfError | None:
 
 
 def _grace(run: RunDir) -> float:
-    job: Record = {}
-    with contextlib.suppress(RunDirError):
-        job = read_private(run.job, recordtypes.Job) or {}
-    return float(job.get("spec", {}).get("kill_grace", JobSpec.kill_grace))
+    return float(known(run.job, recordtypes.Job).get("spec", {}).get("kill_grace", JobSpec.kill_grace))

