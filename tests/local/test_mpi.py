@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.jobs import LaunchedJob
+from gridtf.run.rundir import read_record
+from tests.support.jobs import LaunchedJob, until
 from tests.support.mpi import MPICH, OPEN_MPI, variables
 
 WORLD = """
@@ -26,6 +28,18 @@ from mpi4py import MPI
 
 if MPI.COMM_WORLD.rank == 1:
     raise ValueError("the loss is not a number")
+MPI.COMM_WORLD.Barrier()
+"""
+
+LEAVES = """
+import os, sys
+
+after = sys.argv[1] == "True"
+if after:
+    from mpi4py import MPI
+if os.environ["GRIDTF_TASK_INDEX"] == "1":
+    os._exit(0)
+from mpi4py import MPI
 MPI.COMM_WORLD.Barrier()
 """
 
@@ -68,6 +82,24 @@ def test_exception_of_a_rank_is_the_first_cause_although_mpi_waits_for_the_other
     verdict = world(kind, RAISES).verdict()
     assert verdict["state"] == "FAILED"
     assert verdict["reason"].startswith(f"worker:1 on {os.uname().nodename}: ValueError: the loss is not a number")
+
+
+@pytest.mark.parametrize("kind", [OPEN_MPI, MPICH])
+@pytest.mark.parametrize("after", [False, True], ids=["before MPI_Init", "after MPI_Init"])
+def test_rank_that_ends_with_0_while_others_go_on_is_told(
+    kind: str, after: bool, world: Callable[..., LaunchedJob]
+) -> None:
+    """Without MPI_Finalize; the others wait for it, or their MPI ends them."""
+    job = world(kind, LEAVES, str(after), count=2)
+    left = "worker:1 ended with exit code 0 while others went on"
+
+    def told() -> bool:
+        return left in str((read_record(job.attempt.launcher) or {}).get("detail")) or job.attempt.verdict.exists()
+
+    until(told, "the status that names the rank")
+    job.process.send_signal(signal.SIGTERM)
+    verdict = job.verdict()
+    assert left in verdict["reason"]
 
 
 @pytest.mark.parametrize("kind", [OPEN_MPI, MPICH])

@@ -96,6 +96,22 @@ def no_world(starter: str, records: Mapping[str, Record]) -> Verdict | None:
     )
 
 
+def left(tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> str:
+    """That ranks of an MPI world have ended with 0 before the others, which may then wait for ever. Pure.
+
+    Args:
+        tasks: All tasks of the job.
+        records: Task name -> its record.
+
+    Returns:
+        A clause; empty where that is not so.
+    """
+    states = {task.name: records.get(task.name, {}).get("state") for task in tasks if task.trains}
+    ended = [name for name, state in states.items() if state == TaskState.COMPLETED]
+    others = len(ended) < len(states) and TaskState.SAVED not in states.values()
+    return f"{some(ended)} ended with exit code 0 while others went on" if ended and others else ""
+
+
 class Absent(Value):
     """Members of the cluster that the others miss.
 

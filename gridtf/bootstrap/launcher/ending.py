@@ -78,15 +78,18 @@ class Ending:
         # A crashed host reports nothing; the first symptom is that other tasks cannot reach its tasks.
         lost = verdict.lost_hosts(self.tasks, self._hosts.reports.tasks)
         also = f"lost contact with {counted(len(lost), 'host')}: {some(lost)}" if lost else ""
+        from gridtf.bootstrap.judge import together
+
+        left = together.left(self.tasks, self._hosts.reports.tasks) if self._job.request.mpi else ""
         if end is not None and end.state == JobState.NODE_FAIL:  # its reason names the one that was missed first
             return end.noting(also) if len(lost) > 1 else end
         if end is not None and end.state != JobState.FAILED:
-            return self._noted(end)
+            return self._noted(end).noting(left)
         if (cleaned := self._hosts.cleaned_up()) is not None:  # tasks that have failed may have done so for that
             self.error = cleaned
             return self._of_error(cleaned).noting(self._earlier_start())
         also = also or verdict.saved_before(self.tasks, self._hosts.reports.tasks)
-        return self._of_tasks(end, also, lost) or self._of_hosts()
+        return (self._of_tasks(end, also, lost) or self._of_hosts()).noting(left)
 
     def _hear_of_mpirun(self) -> None:
         """Where ranks have failed because mpirun has ended, or without a word, wait until its host says why."""

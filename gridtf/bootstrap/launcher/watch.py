@@ -140,6 +140,8 @@ class Watch:
         limit = f" {self._saving}" if now.saved else f" {self._leaders}" if now.leader else ""
         how = f"{some(now.saved)} saved a checkpoint" if now.saved else f"{some(now.early)} ended"
         waiting = f"{how}, waiting for {some(now.awaited)}{limit}" if now.awaited else ""
+        if self._job.request.mpi:
+            waiting = together.left(self._tasks, self._hosts.reports.tasks) or waiting
         started, *notes = self._started
         about = (stalled, self._reporter.slow.get("text"), started, waiting, self._separate, self._own_folder, *notes)
         about = (*about, self._reporter.unrecorded, self._reporter.remark)
