@@ -221,9 +221,13 @@ class InJob(ABC):
         """When this job will be ended as far as is known without a question to the scheduler, as end_of_job."""
         return None if request.walltime is None else started + request.walltime
 
+    def end_is_given(self, environ: Mapping[str, str]) -> bool:
+        """Whether planned_end is what the scheduler would say at the start of this job."""
+        return type(self).end_of_job is InJob.end_of_job
+
     def end_of_job(self, environ: Mapping[str, str], request: Request, started: float) -> float | None:
         """When the scheduler will end this job. Asked several times, since an administrator may change it, by a process
-        of its own, where a checkpoint is requested before the end.
+        of its own, where a checkpoint is requested before the end, and else once at most.
 
         Args:
             environ: The job's environment.

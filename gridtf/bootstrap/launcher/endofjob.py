@@ -21,8 +21,8 @@ from gridtf.schedulers.api import Scheduler
 class EndOfJob:
     """Knows when the job will be ended, and when to request the checkpoint.
 
-    A process of its own asks the scheduler, which may take long to answer. It is not asked where no checkpoint is to be
-    saved before the end.
+    A process of its own asks the scheduler, which may take long to answer. Where no checkpoint is to be saved before
+    the end, it is asked once, unless the end is known without that.
 
     Args:
         request: What the job requests.
@@ -38,7 +38,8 @@ class EndOfJob:
         self._request, self._scheduler, self._system = request, scheduler, system
         self._started = system.time() - system.age()  # the launcher has taken the place of the job script
         self.end = scheduler.injob.planned_end(system.environ, request, self._started)
-        self._next = float("-inf") if self._before is not None else float("inf")  # when the scheduler is asked again
+        known = self._before is None and scheduler.injob.end_is_given(system.environ)
+        self._next = float("inf" if known else "-inf")  # when the scheduler is asked again
         self._helper = Helper(0.0, system)
         self._asked = False  # and has not answered yet
         self._fixed = False  # what the scheduler has said of the end is so for good
@@ -49,13 +50,16 @@ class EndOfJob:
         now, moves = self._system.time(), self._scheduler.injob.end_moves
         if now < self._next or not (self._fixed or self._answered(now)):
             return False
+        if self._before is None:
+            self._next = float("inf")
+            return False
         if self.end is None:
             if not self._told:
                 self._told = True
                 self._system.log("it is not known when the job will be ended, so no checkpoint is requested before it")
             self._next = now + LAST_QUERY
             return False
-        left = self.end - (self._before or 0) - now
+        left = self.end - self._before - now
         if left > 0:
             self._next = now + (until_next_look(left) if moves else left)
             return False
@@ -76,7 +80,7 @@ class EndOfJob:
         self._helper.forget()
         self._asked = False
         end, error = json.loads(answer or '[null, ""]')
-        if error:
+        if error and self._before is not None:
             self._system.log(error)
         self.end = self.end if end is None else end
         self._fixed = end is not None and not self._scheduler.injob.end_moves

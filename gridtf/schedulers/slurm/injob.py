@@ -440,6 +440,9 @@ class SlurmInJob(InJob):
         end = parse_moment(environ.get("SLURM_JOB_END_TIME", ""))
         return super().planned_end(environ, request, started) if end is None else end
 
+    def end_is_given(self, environ: Mapping[str, str]) -> bool:
+        return "SLURM_JOB_END_TIME" in environ  # newer versions set it
+
     def end_of_job(self, environ: Mapping[str, str], request: Request, started: float) -> float | None:
         end = ending.end_time(environ)
         return self.planned_end(environ, request, started) if end is None else end
