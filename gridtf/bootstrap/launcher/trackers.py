@@ -270,7 +270,7 @@ def _run_one(
         told = _copy(reader, writer, told)
         supervisor.collect()
         if processes.is_end(number):
-            how = "was ended"
+            how = f"was ended, since the job waits for it no longer{why}"
         elif system.monotonic() >= deadline:
             how = f"was ended after {limit:.0f} s{why}"
     code = supervisor.others.pop(pid)

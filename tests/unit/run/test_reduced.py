@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
 import os
 import tarfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +150,11 @@ def test_archive_in_which_a_byte_has_changed_is_told(tmp_path: Path) -> None:
     reduced.reduce(run, {})
     whole = run.archive.read_bytes()
     for place in range(20, len(whole) - 8, len(whole) // 40 + 1):
-        run.archive.write_bytes(whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :])
+        changed = whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :]
+        with contextlib.suppress(OSError, EOFError, zlib.error):
+            if gzip.decompress(changed) == gzip.decompress(whole):
+                continue  # zeros that are copied from other zeros
+        run.archive.write_bytes(changed)
         with pytest.raises(RunDirError, match="cannot read"), reduced.unpacked(run):
             pass
 
