@@ -163,6 +163,8 @@ class Trackers:
             if processes.is_end(system.wait(0.2)):
                 self._deadline = min(self._deadline, system.monotonic() + HURRIED)
             if system.monotonic() >= self._deadline:
+                for late in self._waiting:
+                    self._tell(reporter, f"no time is left for the hooks at {late['event']}{self._why}")
                 self._waiting.clear()
                 self._until = min(self._until, self._deadline)
         from gridtf.bootstrap.agent.supervisor import Supervisor
