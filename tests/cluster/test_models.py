@@ -140,7 +140,7 @@ def models(bed: Bed) -> Iterator[None]:
 
 
 def test_host_with_gpus_of_another_type_takes_no_place_of_a_lost_one(models_slurm: Bed) -> None:
-    """From 23.11 on slurmctld would abort when the loss is noticed: docs/slurm-abort.md."""
+    """Otherwise slurmctld of 24.11 and later would abort: docs/slurm-abort.md."""
     words = ("--restarts", "1", "--spare-nodes", "1", "--gpus-per-node", "1", "--heartbeat-timeout", "10")
     job = started(models_slurm, *words, "--native=--nodelist=n1,n2,n3", nodes=2, command="sleep 300")
     models_slurm.kill("n2")

@@ -69,6 +69,7 @@ class Watch:
         self._silent = False  # that the tasks do nothing is an event already
         self._aborted = 0.0  # since when all ranks have ended, some of them by mpirun
         self._own_folder = ""  # whose checkpoints a host alone sees
+        self._left = ""  # that ranks of MPI have ended before the others
         self._separate: str | None = None  # that the tasks train separately; None: not looked at since the last news
         self._warned = False  # of that
         self.stalled = False
@@ -92,6 +93,7 @@ class Watch:
                 now = verdict.decide(self._tasks, self._hosts.reports.tasks, self._policy, leader=self._job.spec.leader)
                 self._separate = None
                 self._look_for_own_folders()
+                self._left = together.left(self._tasks, self._hosts.reports.tasks) if self._job.request.mpi else ""
                 starter = mpi.named(self._job.request.mpi)
                 if starter and (apart := together.no_world(starter, self._hosts.reports.tasks)):
                     return apart
@@ -140,8 +142,7 @@ class Watch:
         limit = f" {self._saving}" if now.saved else f" {self._leaders}" if now.leader else ""
         how = f"{some(now.saved)} saved a checkpoint" if now.saved else f"{some(now.early)} ended"
         waiting = f"{how}, waiting for {some(now.awaited)}{limit}" if now.awaited else ""
-        if self._job.request.mpi:
-            waiting = together.left(self._tasks, self._hosts.reports.tasks) or waiting
+        waiting = self._left or waiting
         started, *notes = self._started
         about = (stalled, self._reporter.slow.get("text"), started, waiting, self._separate, self._own_folder, *notes)
         about = (*about, self._reporter.unrecorded, self._reporter.remark)
