@@ -5,6 +5,7 @@ All of them receive a System as an argument; tests pass one with a simulated clo
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -173,6 +174,12 @@ class System:
             Process id -> exit code, or minus the number of the signal that ended it.
         """
         return processes.reap()
+
+    def collect(self, pid: int | None) -> None:
+        """Wait for a child process that is about to end."""
+        if pid is not None:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
 
     def children(self) -> list[int]:
         """The direct children, read quickly; some may be missing."""

@@ -282,14 +282,16 @@ class Chosen:
         requested = _requested(known, tasks)
         found = []
         for name, path in self._paths(requested):
-            if path not in self._logs:
+            task, log = self._known.get(name, {}), self._logs.get(path)
+            if log is None or task.get("host", "") != log.source.host:  # which may be seen after the log
                 alone = len(requested) <= 1 if tasks or name != JOB else not self._choice.script
                 number = known.index(name) if name in self._known else 0
-                task = self._known.get(name, {})
                 source = Source(name, task.get("host", ""), number, alone, task.get("gpus", 1) > 0)
-                times = self._times.of(name) or (_of_script(path, attempt) if name == JOB else Known())
-                self._logs[path] = Log(source, path, times, self._choice.since, self._tail)
-            found.append(self._logs[path])
+                if log is None:
+                    times = self._times.of(name) or (_of_script(path, attempt) if name == JOB else Known())
+                    log = self._logs[path] = Log(source, path, times, self._choice.since, self._tail)
+                log.source = source
+            found.append(log)
         return found
 
     def _paths(self, requested: Sequence[str]) -> Iterator[tuple[str, Path]]:

@@ -42,6 +42,7 @@ class EndOfJob:
         self._next = float("inf" if known else "-inf")  # when the scheduler is asked again
         self._helper = Helper(0.0, system)
         self._asked = False  # and has not answered yet
+        self._answer = b""  # as far as it has come
         self._fixed = False  # what the scheduler has said of the end is so for good
         self._told = False  # that the end is not known
 
@@ -74,12 +75,13 @@ class EndOfJob:
             self._next = now if self._asked else now + LAST_QUERY
             if not self._asked:
                 return False
-        answer = self._helper.hear()
-        if not answer and self._helper.pid is not None:
+        pid = self._helper.pid
+        while heard := self._helper.hear():
+            self._answer += heard
+        if self._helper.pid is not None:
             return False
-        self._helper.forget()
-        self._asked = False
-        end, error = json.loads(answer or '[null, ""]')
+        self._system.collect(pid)
+        (end, error), self._answer, self._asked = json.loads(self._answer or '[null, ""]'), b"", False
         if error and self._before is not None:
             self._system.log(error)
         self.end = self.end if end is None else end

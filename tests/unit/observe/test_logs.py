@@ -196,6 +196,18 @@ def test_follow_finds_new_logs_without_access_to_the_plan(run: RunDir, monkeypat
     assert follow(run, script, ["worker:2"]) == ["d"]
 
 
+def test_host_of_a_log_is_told_once_it_is_known(run: RunDir) -> None:
+    attempt = planned(run, "worker:0")
+    attempt.plan.write_text("")  # as a slow shared folder may show it
+    add(attempt, "worker:0", "a\n")
+    chosen = logs.Chosen(run, logs.Choice())
+    chosen.enter(attempt)
+    assert [(source.host, data) for source, data, _ in chosen.more(over=False)] == [("", b"a\n")]
+    write_record(attempt.plan, {"tasks": [{"type": "worker", "index": 0, "host": "n1"}]})
+    add(attempt, "worker:0", "b\n")
+    assert [(source.host, data) for source, data, _ in chosen.more(over=False)] == [("n1", b"b\n")]
+
+
 def test_line_written_in_pieces_is_one_line(run: RunDir) -> None:
     attempt = planned(run, "worker:0")
     pieces = [b"caf\xc3", b"\xa9 1", b" 2\r", b"\nnext\r", b"50%\r100%", b"\n"]
