@@ -19,6 +19,7 @@ from tests.support.fixtures import launch, program
 from tests.support.progress import Progress
 from tests.support.release import left_to_releases
 from tests.support.scheduler import FakeScheduler
+from tests.support.spent import Spent
 from tests.support.topics import TOPICS, main_topic, topics_of
 from tests.support.versions import version_of
 
@@ -28,6 +29,7 @@ __all__ = ["launch", "program"]
 # What schedulers, mpirun, gridtf say to a process that the tests may run in.
 _OF_A_JOB = ("GRIDTF_", "SLURM_", "SGE_", "TF_CONFIG", "JOB_ID", "PE_HOSTFILE", "PMI_", "OMPI_", "RANK", "WORLD_SIZE")
 
+_SPENT = pytest.StashKey[Spent]()
 _OF_COLOURS = ("NO_COLOR", "CLICOLOR_FORCE", "FORCE_COLOR")
 
 
@@ -65,6 +67,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for topic, about in TOPICS.items():
         config.addinivalue_line("markers", f"{topic}: {about} (scripts/test {topic})")
     config.addinivalue_line("markers", "release: not for each landing (scripts/test --release)")
+    if config.getoption("record") and hasattr(config, "workerinput"):
+        config.stash[_SPENT] = Spent()
     if config.getoption("numprocesses", None):
         from tests.support.spread import SideBySide  # pytest-xdist is not everywhere
 
@@ -97,9 +101,16 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
+    if call.when == "teardown" and (spent := item.config.stash.get(_SPENT, None)):
+        vars(report)["spent"] = spent.since(bed=bool(beds_of(item)))
     if report.failed and call.when == "call":
         report.sections += evidence.sections(item, call.start)
     return report
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if spent := config.stash.get(_SPENT, None):
+        spent.close()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -112,7 +112,7 @@ def _refused(cancellation: Cancellation, jobs: Sequence[Job]) -> int:
 def _waits(cancellation: Cancellation, jobs: Sequence[Job], seconds: float, killed: bool) -> None:
     """Say what is waited for."""
     until = time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
-    begin, end = ("killed what had not ended; ", "") if killed else ("", ", then what is left is killed")
+    begin, end = ("what had not ended was killed; ", "") if killed else ("", ", then what is left is killed")
     what = f"waiting until {until} for {counted(len(jobs), 'job')} to end"
     output.message(f"gridtf: {begin}{what}{end}: {_ids(cancellation, jobs)}")
 
@@ -122,9 +122,11 @@ def _interrupted(cancellation: Cancellation) -> int:
     asked = cancellation.asked
     known = {*asked, *cancellation.over, *cancellation.errors}
     if unsure := [job for job in cancellation.jobs if job not in known]:
-        output.message(f"\ngridtf: not known to be cancelled: {_ids(cancellation, unsure, len(unsure))}")
+        ids = _ids(cancellation, unsure, len(unsure))
+        output.message(f"\ngridtf: it is not known whether {counted(len(unsure), 'job')} will be cancelled: {ids}")
     if left := [job for job in asked if not cancellation.views[job].finished]:
-        output.message(f"\ngridtf: cancelled, but not seen to end: {_ids(cancellation, left)}")
+        jobs = f"{counted(len(left), 'job')} {'were' if left[1:] else 'was'}"
+        output.message(f"\ngridtf: {jobs} cancelled, but not seen to end: {_ids(cancellation, left)}")
         output.message(f"  to check again: gridtf {'list' if left[1:] else f'status {_ids(cancellation, left)}'}")
     return INTERRUPTED
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -170,6 +171,7 @@ def test_end_of_a_world_has_its_first_cause(bed: Bed, kind: str, how: str) -> No
     verdict = job.verdict()
     assert verdict["state"] == state, job.output
     assert verdict["reason"].startswith(reason), verdict
+    assert json.loads(gridtf(bed, "nodes", "--json").stdout) == [], "no host is at fault"
     no_process_left(bed)
 
 

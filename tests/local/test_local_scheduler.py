@@ -75,7 +75,8 @@ def test_jobs_are_cancelled_all_at_once_and_ctrl_c_ends_the_wait_alone(here: Pat
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all in the foreground
         output, error = process.communicate(timeout=180)
     assert (process.returncode, output) == (130, "")
-    assert error == f"\ngridtf: cancelled, but not seen to end: {ids}\n  to check again: gridtf list\n"
+    left = f"gridtf: 2 jobs were cancelled, but not seen to end: {ids}\n  to check again: gridtf list\n"
+    assert error == f"\n{left}"
     Path("go").touch()
     for job in jobs:
         call("wait", job["job_id"], code=1)

@@ -38,7 +38,7 @@ class Progress:
         self._whole = self._done = 0.0  # expected seconds
         self._finished = self._failed = 0
         self._running: dict[str, float] = {}  # test -> its start
-        self._took: dict[str, float] = defaultdict(float)  # unit -> seconds
+        self._took: dict[str, list[float]] = defaultdict(lambda: [0.0] * 3)  # unit -> as in units.DURATIONS
         self._left_out: Counter[str] = Counter()
         self._over = threading.Event()
 
@@ -59,11 +59,13 @@ class Progress:
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         unit = self._units.of(nodeid)
-        self._took[unit] += time.monotonic() - self._running.pop(nodeid)
+        self._took[unit][0] += time.monotonic() - self._running.pop(nodeid)
         self._done += self._share.get(unit, 0)
         self._finished += 1
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for kind, spent in enumerate(getattr(report, "spent", ()), 1):
+            self._took[self._units.of(report.nodeid)][kind] += spent
         if report.failed:
             self._failed += 1
             self._erase()
@@ -89,12 +91,23 @@ class Progress:
             units.record(self._took, self._counts)
 
     def pytest_terminal_summary(self) -> None:
+        if self._keep:
+            self._tell_cpu()
         if self._left_out:
             left = ", ".join(f"{count:,} of {topic}" for topic, count in sorted(self._left_out.items()))
             self._reporter.section("not run")
             self._reporter.write_line(f"tests left out: {left}")
             more = "all of them: scripts/test --release; what a landing needs: --all; one topic: scripts/test slurm, …"
             self._reporter.write_line(more)
+
+    def _tell_cpu(self) -> None:
+        self._reporter.section("CPU-seconds, of these daemons of test beds")
+        beds: dict[str, list[float]] = defaultdict(lambda: [0.0] * 2)
+        for unit, (_, spent, daemons) in self._took.items():
+            for name in ("all", units.bed_of(unit) or unit.split("/")[1]):
+                beds[name] = [beds[name][0] + spent, beds[name][1] + daemons]
+        for name, (spent, daemons) in sorted(beds.items(), key=lambda item: -item[1][0]):
+            self._reporter.write_line(f"{spent:8,.0f}{daemons:8,.0f}  {name}")
 
     def _tell(self) -> None:
         on_terminal = bool(self._reporter.isatty)

@@ -9,14 +9,15 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.support.beds import beds_of
 
-# Unit -> seconds that each of its tests took in a whole run, on average; written by `scripts/test --all --record`.
+# Unit -> what each of its tests took in a whole run, on average: seconds; CPU-seconds, with all that it started; those
+# of the daemons of its test bed among them. Written by `scripts/test --all --record`.
 DURATIONS = Path(__file__).parents[1] / "durations.json"
 _GUESS = {"unit": 0.02, "local": 2.0, "faults": 2.0, "cluster": 6.0}  # the same of others, by their folder
 
@@ -55,19 +56,20 @@ def expected(counts: Mapping[str, int]) -> dict[str, float]:
     Args:
         counts: Unit -> number of its tests.
     """
-    known: dict[str, float] = json.loads(DURATIONS.read_text(encoding="utf-8")) if DURATIONS.exists() else {}
-    return {unit: count * known.get(unit, _guess(unit)) for unit, count in counts.items()}
+    known: dict[str, list[float]] = json.loads(DURATIONS.read_text(encoding="utf-8")) if DURATIONS.exists() else {}
+    return {unit: count * (known[unit][0] if unit in known else _guess(unit)) for unit, count in counts.items()}
 
 
-def record(seconds: Mapping[str, float], counts: Mapping[str, int]) -> None:
+def record(took: Mapping[str, Sequence[float]], counts: Mapping[str, int]) -> None:
     """Write DURATIONS, without units that take little.
 
     Args:
-        seconds: Unit -> the seconds that it took.
+        took: Unit -> what its tests took.
         counts: Unit -> number of its tests.
     """
-    lasting = {unit: round(spent / counts[unit], 2) for unit, spent in sorted(seconds.items()) if spent >= 2}
-    DURATIONS.write_text(json.dumps(lasting, indent=1) + "\n", encoding="utf-8")
+    lasting = {unit: [round(one / counts[unit], 2) for one in all] for unit, all in sorted(took.items()) if all[0] >= 2}
+    lines = ",\n".join(f" {json.dumps(unit)}: {json.dumps(means)}" for unit, means in lasting.items())
+    DURATIONS.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
 
 
 def bed_of(unit: str) -> str:

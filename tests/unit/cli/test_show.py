@@ -416,7 +416,7 @@ def test_cancel_reports_a_job_that_does_not_end(
     capsys.readouterr()
     assert main(["cancel", "stubborn"]) == 1
     waits, *lines = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"gridtf: killed what had not ended; waiting until \S+ for 1 job to end: 101", waits)
+    assert re.fullmatch(r"gridtf: what had not ended was killed; waiting until \S+ for 1 job to end: 101", waits)
     assert lines == ["gridtf: job 101 was cancelled, but is still RUNNING", "  to check again: gridtf status 101"]
 
 

@@ -83,7 +83,7 @@ def test_jobs_that_do_not_end_in_time_are_killed_and_given_up(queue: Queue, cloc
     assert queue.calls == ["103", "101", "102", "101!", "102!"]
     waits, kills, *given_up = capsys.readouterr().err.splitlines()
     assert waits.startswith("gridtf: waiting until ")
-    assert re.fullmatch(f"gridtf: killed what had not ended; waiting until {CLOCK} for 2 jobs to end: 101, 102", kills)
+    assert re.fullmatch(f"gridtf: what had not ended was killed; waiting until {CLOCK} for 2 jobs to end: 101, 102", kills)
     assert given_up == ["gridtf: job 101 was cancelled, but is still RUNNING", "  to check again: gridtf status 101"]
     assert 40 <= clock.now < 42  # kill_grace and twice 15 s
 
@@ -96,7 +96,7 @@ def test_ctrl_c_in_the_wait_leaves_the_jobs_cancelled_and_says_so(queue: Queue, 
     clock.at(3, interrupt)
     assert main(["cancel", "a", "b", "c"]) == 130
     said = capsys.readouterr().err.splitlines()[1:]
-    assert said == ["", "gridtf: cancelled, but not seen to end: 101, 102", "  to check again: gridtf list"]
+    assert said == ["", "gridtf: 2 jobs were cancelled, but not seen to end: 101, 102", "  to check again: gridtf list"]
     assert queue.recorded() == ["101", "102", "103"]
 
 
@@ -111,8 +111,8 @@ def test_ctrl_c_between_requests_says_which_jobs_were_asked(
     monkeypatch.setattr(fake, "cancel", cancel)
     assert main(["cancel", "a", "b", "c"]) == 130
     said = capsys.readouterr().err.splitlines()
-    assert said[:2] == ["", "gridtf: not known to be cancelled: 101, 102"]
-    assert "gridtf: cancelled, but not seen to end: 103" in said
+    assert said[:2] == ["", "gridtf: it is not known whether 2 jobs will be cancelled: 101, 102"]
+    assert "gridtf: 1 job was cancelled, but not seen to end: 103" in said
     assert queue.recorded() == ["103"]
 
 
