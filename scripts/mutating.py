@@ -1,0 +1,283 @@
+"""Puts small faults into gridtf, one at a time, and sees whether the tests that run the line notice: scripts/mutants.
+
+There are three kinds: a condition turned round, a call left out, a number or a truth value changed. A seed draws where,
+as many in each folder of gridtf. Which tests run a line is known from one run with coverage.py, which also sees
+processes that tests start, but for those on other hosts; a line that no such test runs is tried by SMALL_BEDS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORDED = ("tests/unit", "tests/local", "tests/faults", "examples")
+SMALL_BEDS = "tests/cluster/test_jobs.py"
+_GIT = ["git"]
+_LIMIT = 60.0  # seconds for the tests of one fault
+_TESTS = 25.0  # of which these are chosen, by what they took when they were recorded: a fault may slow them down
+_MOST_TESTS = 200
+_OPPOSITES = [(ast.Eq, ast.NotEq), (ast.Lt, ast.GtE), (ast.Gt, ast.LtE), (ast.Is, ast.IsNot), (ast.In, ast.NotIn)]
+_OPPOSITE = {**dict(_OPPOSITES), **{right: left for left, right in _OPPOSITES}}
+# Tells coverage.py which test runs, and how long each took. Processes that a test starts have it from the environment.
+_PLUGIN = """
+import json, os, time
+import coverage
+import pytest
+_took = {}
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    if found := coverage.Coverage.current():
+        found.switch_context(item.nodeid)
+    begin = time.monotonic()
+    try:
+        return (yield)
+    finally:
+        _took[item.nodeid] = time.monotonic() - begin
+def pytest_sessionfinish():
+    with open(os.environ["MUTANTS_TOOK"] + f"/took-{os.getpid()}.json", "w") as file:
+        json.dump(_took, file)
+"""
+_CONFIG = """
+[run]
+source = {root}/gridtf
+data_file = {folder}/data
+parallel = true
+context = ${{PYTEST_CURRENT_TEST-}}
+patch = subprocess, _exit, fork
+sigterm = true
+disable_warnings = no-data-collected
+"""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault: what stands where in a file, as bytes, and what takes its place."""
+
+    file: str
+    line: int
+    column: int
+    kind: str
+    begin: int
+    end: int
+    new: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.file}:{self.line}:{self.column} {self.kind}"
+
+    def text(self) -> str:
+        """The file with the fault."""
+        whole = (ROOT / self.file).read_bytes()
+        return (whole[: self.begin] + f"({self.new})".encode() + whole[self.end :]).decode()
+
+    def is_one(self) -> bool:
+        """Whether it can be put there: the parts of an f-string have no place of their own in Python 3.11."""
+        try:
+            return ast.dump(ast.parse(self.text())) != ast.dump(ast.parse((ROOT / self.file).read_bytes()))
+        except SyntaxError:
+            return False
+
+
+class Turned(ast.NodeVisitor):
+    """Finds the places of a file where a fault can be put."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, ast.expr, str]] = []  # kind, what is replaced, by what
+
+    def visit_If(self, node: ast.If | ast.While | ast.IfExp) -> None:
+        if "TYPE_CHECKING" not in ast.unparse(node.test):
+            self._turn(node.test)
+            self.generic_visit(node)
+
+    visit_While = visit_IfExp = visit_If
+
+    def _turn(self, test: ast.expr) -> None:
+        if isinstance(test, ast.Compare) and len(test.ops) == 1:
+            other = ast.Compare(test.left, [_OPPOSITE[type(test.ops[0])]()], test.comparators)
+            self.found.append(("condition turned round", test, ast.unparse(other)))
+        else:
+            self.found.append(("condition turned round", test, f"not ({ast.unparse(test)})"))
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        if isinstance(node.value, ast.Call) and "super()" not in ast.unparse(node.value):
+            self.found.append(("call left out", node.value, "None"))
+            self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        if isinstance(node.value, bool):
+            self.found.append(("constant changed", node, str(not node.value)))
+        elif isinstance(node.value, int | float):
+            self.found.append(("constant changed", node, repr(node.value + 1)))
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.visit(node.value)
+
+
+def places(file: Path) -> list[Mutant]:
+    """All places of a file where a fault may be put."""
+    text, visitor, begins = file.read_bytes(), Turned(), [0]
+    visitor.visit(ast.parse(text))
+    for line in text.splitlines(keepends=True):
+        begins.append(begins[-1] + len(line))
+    found = []
+    for kind, node, new in visitor.found:
+        begin = begins[node.lineno - 1] + node.col_offset
+        end = begins[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
+        found.append(Mutant(str(file.relative_to(ROOT)), node.lineno, node.col_offset, kind, begin, end, new))
+    return found
+
+
+def drawn(seed: int, count: int) -> list[Mutant]:
+    """Faults of all folders of gridtf in turn, until there are enough; of each, kinds are drawn before places."""
+    draw = random.Random(seed)
+    rooms: dict[str, list[Mutant]] = defaultdict(list)
+    for file in sorted((ROOT / "gridtf").rglob("*.py")):
+        parts = file.relative_to(ROOT / "gridtf").parts
+        rooms[parts[0] if parts[1:] else "."] += places(file)
+    chosen: list[Mutant] = []
+    while len(chosen) < count:
+        for room in sorted(rooms):
+            kinds = sorted({mutant.kind for mutant in rooms[room]})
+            if kinds and len(chosen) < count:
+                kind = draw.choice(kinds)
+                mutant = draw.choice([one for one in rooms[room] if one.kind == kind])
+                rooms[room].remove(mutant)
+                chosen += [mutant] * mutant.is_one()
+    return chosen
+
+
+@contextlib.contextmanager
+def checkout(tests: str) -> Iterator[Path]:
+    """A copy of this checkout, as it is but for what git ignores, with the tests of a commit."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        copy = Path(folder, "gridtf")
+        subprocess.run([*_GIT, "clone", "-q", str(ROOT), str(copy)], check=True)
+        listing = [*_GIT, "-C", str(ROOT), "ls-files", "-coz", "--exclude-standard"]
+        listed = subprocess.run(listing, capture_output=True, text=True, check=True)
+        for name in filter(None, listed.stdout.split("\0")):
+            if (ROOT / name).is_file() and not (tests and name.startswith("tests/")):
+                (copy / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, copy / name)
+        if tests:
+            subprocess.run([*_GIT, "-C", str(copy), "checkout", "-q", tests, "--", "tests"], check=True)
+        yield copy
+
+
+def pytest(copy: Path, *arguments: str, seconds: float, **environ: str) -> int | None:
+    """The exit code of pytest in the copy; None where it takes longer."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    env = {**os.environ, "PYTHONPATH": str(copy), **environ}
+    with subprocess.Popen(
+        command, cwd=copy, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as process:
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(20)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            return None
+
+
+def recorded(copy: Path, folder: Path) -> tuple[dict[str, dict[int, list[str]]], dict[str, float]]:
+    """(file -> line -> the tests that run it, test -> its seconds): of a run of the tests in the copy."""
+    import coverage
+
+    (folder / "config").write_text(_CONFIG.format(root=copy, folder=folder), encoding="utf-8")
+    (folder / "mutants_plugin.py").write_text(_PLUGIN, encoding="utf-8")
+    path = os.pathsep.join([str(copy), str(folder)])
+    more = {"COVERAGE_PROCESS_START": str(folder / "config"), "MUTANTS_TOOK": str(folder), "PYTHONPATH": path}
+    command = ["-p", "mutants_plugin", "--numprocesses", str((os.cpu_count() or 1) + 1), "--dist", "loadfile"]
+    run = [sys.executable, "-m", "coverage", "run", f"--rcfile={folder}/config", "-m", "pytest", "-q", *command]
+    subprocess.run([*run, *RECORDED], cwd=copy, env={**os.environ, **more}, check=False)
+    data = coverage.CoverageData(basename=str(folder / "data"))
+    for part in folder.glob("data.*"):
+        one = coverage.CoverageData(basename=str(part))
+        one.read()
+        data.update(one)
+    lines = {
+        str(Path(file).relative_to(copy)): {
+            line: sorted({name.rpartition(" (")[0] or name for name in names if name})
+            for line, names in data.contexts_by_lineno(file).items()
+        }
+        for file in data.measured_files()
+    }
+    took: dict[str, float] = {}
+    for part in folder.glob("took-*.json"):
+        took.update(json.loads(part.read_text()))
+    return lines, took
+
+
+def tests_of(mutant: Mutant, lines: dict[str, dict[int, list[str]]], took: dict[str, float]) -> list[str]:
+    """The quickest tests that run a line, as many as take _TESTS seconds together."""
+    names = [name for name in lines.get(mutant.file, {}).get(mutant.line, []) if name in took]
+    chosen: list[str] = []
+    left = _TESTS
+    for name in sorted(names, key=lambda name: took[name])[:_MOST_TESTS]:
+        left -= took[name]
+        if left < 0 and chosen:
+            break
+        chosen.append(name)
+    return chosen
+
+
+def tried(mutant: Mutant, copy: Path, tests: list[str]) -> str:
+    """What became of a fault: seen, hangs, or survives."""
+    path, listed = copy / mutant.file, copy / ".tests"
+    text = path.read_text(encoding="utf-8")
+    listed.write_text("\n".join(tests), encoding="utf-8")
+    try:
+        path.write_text(mutant.text(), encoding="utf-8")
+        code = pytest(copy, "-x", f"@{listed}", seconds=_LIMIT if tests[0] != SMALL_BEDS else 5 * _LIMIT)
+    finally:
+        path.write_text(text, encoding="utf-8")
+    return "hangs" if code is None else "survives" if code in (0, 5) else "seen"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="scripts/mutants", description="Do the tests notice small faults?")
+    parser.add_argument("--count", type=int, default=120, help="how many faults (120)")
+    parser.add_argument("--seed", type=int, default=1, help="which ones (1)")
+    parser.add_argument("--tests", default="", metavar="COMMIT", help="with the tests of that commit")
+    parser.add_argument("--record", type=Path, default=ROOT / ".mutants.json", help="what the recorded run has shown")
+    parser.add_argument("--beds", action="store_true", help="on test beds, too: lines that nothing else runs")
+    options = parser.parse_args()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    with checkout(options.tests) as copy:
+        if not options.record.exists():
+            print("recording which tests run which lines: about half an hour", flush=True)
+            with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+                options.record.write_text(json.dumps(recorded(copy, Path(folder))), encoding="utf-8")
+        lines, took = json.loads(options.record.read_text(encoding="utf-8"))
+        lines = {file: {int(line): names for line, names in of_file.items()} for file, of_file in lines.items()}
+        counts: Counter[str] = Counter()
+        print("| fault | tests | result | seconds |\n|---|---|---|---|")
+        for mutant in drawn(options.seed, options.count):
+            tests = tests_of(mutant, lines, took) or [SMALL_BEDS] * options.beds
+            begin = time.monotonic()
+            result = tried(mutant, copy, tests) if tests else "on test beds only"
+            counts[result] += 1
+            print(f"| {mutant.name} | {len(tests)} | {result} | {time.monotonic() - begin:.0f} |", flush=True)
+    print("\n" + ", ".join(f"{count} {result}" for result, count in counts.most_common()))
+
+
+if __name__ == "__main__":
+    main()
