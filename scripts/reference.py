@@ -181,6 +181,10 @@ def _tested() -> Iterator[str]:
         "The conformance suite (`gridtf.testing`) has submitted, watched and cancelled jobs on",
     )
     yield from ("these; a row is written by the run itself (`scripts/test --record`), never by hand.", "")
+    release = ROOT / "tests/recorded/release"
+    if release.exists():
+        commit, date = release.read_text(encoding="utf-8").split()
+        yield from (f"All tests (`scripts/test --release`) were last green on commit {commit}, {date}.", "")
     columns = ("scheduler", "version", "system", "python", "gridtf", "commit", "date", "passed", "failed")
     yield from (f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}")
     for file in sorted((ROOT / "tests/recorded/tested").glob("*.json")):

@@ -20,7 +20,7 @@ from tests.support.progress import Progress
 from tests.support.release import left_to_releases
 from tests.support.scheduler import FakeScheduler
 from tests.support.spent import Spent
-from tests.support.topics import TOPICS, main_topic, topics_of
+from tests.support.topics import FEATURES, TOPICS, main_topic, topics_of
 from tests.support.versions import version_of
 
 __all__ = ["launch", "program"]
@@ -58,6 +58,7 @@ def _own_home(_homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record", action="store_true", help="write tests/durations.json, tests/recorded/tested")
+    parser.addoption("--slurm", metavar="24.11", default="", help="the Slurm of test beds (default: this machine's)")
     versions = "also run tests on these versions of Slurm: tests/support/versions.py"
     parser.addoption("--slurm-versions", metavar="20.11,24.11", default="", help=versions)
 
@@ -66,6 +67,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     for topic, about in TOPICS.items():
         config.addinivalue_line("markers", f"{topic}: {about} (scripts/test {topic})")
+    for feature in FEATURES:
+        config.addinivalue_line("markers", f"{feature}: the tests of a feature (scripts/test {feature})")
     config.addinivalue_line("markers", "release: not for each landing (scripts/test --release)")
     if config.getoption("record") and hasattr(config, "workerinput"):
         config.stash[_SPENT] = Spent()

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from testbeds import cli
 from testbeds.errors import UNAVAILABLE
 
 from tests.support.cluster import Bed
-from tests.support.topics import TOPICS
+from tests.support.topics import FEATURES, TOPICS
+from tests.support.versions import EVERYDAY
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -185,6 +187,7 @@ def test_too_little_disk_space(checkout: Path, tmp_path: Path) -> None:
 
 _CORES = len(os.sched_getaffinity(0))
 _PARALLEL = f"--numprocesses {_CORES + 3}"
+_SLURMS = f"--slurm {EVERYDAY} --slurm-versions 20.11,22.05,26.05"
 
 
 def _tests(
@@ -216,18 +219,18 @@ def _tests(
     [
         ([], f"-m fast or smoke --durations 10 {_PARALLEL}"),
         (["--quick"], f"-m (fast or smoke) and not tensorflow --durations 10 {_PARALLEL}"),
-        (["--all"], f"-m not release --slurm-versions 24.11 --durations 10 {_PARALLEL}"),
-        (["--release"], f"--slurm-versions 20.11,24.11,26.05 --durations 10 {_PARALLEL}"),
+        (["--all"], f"-m not release {_SLURMS} --durations 10 {_PARALLEL}"),
+        (["--release"], f"{_SLURMS} --durations 10 {_PARALLEL}"),
         (
             ["--all", "--quick", "--record"],
-            f"-m (not release) and not tensorflow --slurm-versions 24.11 --durations 10 {_PARALLEL} --record",
+            f"-m (not release) and not tensorflow {_SLURMS} --durations 10 {_PARALLEL} --record",
         ),
         (["--versions"], f"-m versions --slurm-versions 20.11,24.11,26.05 --durations 10 {_PARALLEL}"),
         (["--versions", "22.05", "26.05", "x.py"], "-m versions --slurm-versions 22.05,26.05 --durations 10 x.py"),
         (["--again", "1", "tests/unit"], "tests/unit"),
         (["--quick", "tests/unit", "-k", "a b"], "-m not tensorflow tests/unit -k a b"),
         (["tests/unit", "-k", "sge"], "tests/unit -k sge"),
-        (["fast"], f"-m fast --durations 10 --numprocesses {_CORES + 1}"),
+        (["fast"], f"-m fast --durations 10 --numprocesses {_CORES + 2} tests/unit examples"),
         (["slurm", "sge", "--quick"], f"-m (slurm or sge) and not tensorflow --durations 10 {_PARALLEL}"),
         (["local", "-k", "sge"], "-m local --durations 10 -k sge"),
     ],
@@ -292,6 +295,31 @@ def test_wrong_words_of_scripts_test_are_refused_before_an_environment_is_made(
     assert not list(checkout.glob(".venv*"))
 
 
+def test_green_release_is_recorded_and_an_old_record_is_told(checkout: Path) -> None:
+    git = ["git", "-C", str(checkout), "-c", "user.name=a", "-c", "user.email=a@b"]
+    (checkout / "tests/recorded").mkdir(parents=True)
+    (checkout / ".gitignore").write_text("__pycache__/\n.venv*\n")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"]):
+        subprocess.run([*git, *words], check=True, timeout=180)
+
+    def again(option: str) -> str:
+        words = [str(checkout / "scripts/test"), option]
+        return str(subprocess.run(words, capture_output=True, text=True, timeout=180, check=True).stdout)
+
+    done = _tests(checkout, "--release", pytest="exit 0")
+    assert "python: scripts/reference.py" in done.stdout, done.stderr
+    head = subprocess.run([*git, "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True, check=True).stdout
+    record = checkout / "tests/recorded/release"
+    assert record.read_text().split() == [head.strip(), time.strftime("%Y-%m-%d")]
+    assert "warning" not in again("--all")
+    commits = "".join(f"commit refs/heads/more\ncommitter a <a@b> {n} +0000\ndata 0\n\n" for n in range(301))
+    subprocess.run([*git, "fast-import", "--quiet"], input=commits, text=True, check=True, timeout=180)
+    subprocess.run([*git, "merge", "-q", "--allow-unrelated-histories", "-s", "ours", "more"], check=True, timeout=180)
+    assert "==> warning: scripts/test --release was last green 302 commits ago; run it\n" in again("--all")
+    record.unlink()
+    assert "last green an unknown number of commits ago" in again("--all")
+
+
 def test_faults_that_ruff_finds_are_shown_and_fail_scripts_test(checkout: Path) -> None:
     done = _tests(checkout, ruff="echo 'x.py:1: E501'; exit 1", pytest="exit 0")
     assert "x.py:1: E501\n==> ruff or mypy found faults\n" in done.stdout
@@ -309,7 +337,9 @@ def test_test_that_fails_the_third_time_is_not_run_a_fourth_time(checkout: Path)
 
 def test_scripts_test_knows_the_topics() -> None:
     script = (ROOT / "scripts" / "test").read_text(encoding="utf-8")
-    assert f"{' | '.join(sorted(TOPICS))})" in script
+    listed = re.search(r"\n +(advise .*?)\)\n", script, re.DOTALL)
+    assert listed
+    assert re.findall(r"[a-z]+", listed[1]) == sorted([*TOPICS, *FEATURES])
     head = script.partition("\nset ")[0]
     assert [topic for topic in TOPICS if not re.search(rf"\b{topic}\b", head)] == []
 
@@ -329,12 +359,9 @@ def test_skipped_test_fails_in_ci(tmp_path: Path, ci: str, code: int, way: list[
         "@pytest.mark.xfail(strict=True)\n"
         "def test_fails_as_expected(): raise ValueError\n"
         "@pytest.mark.versions\n"
-        "def test_on_the_version_of_each_landing(): pytest.skip('Slurm 24.11 cannot be had')\n"
-        "@pytest.mark.versions\n"
-        "@pytest.mark.release\n"
         "def test_on_a_version_that_cannot_be_had(): pytest.skip('Slurm 20.11 cannot be had')\n"
     )
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = versions:\n release:\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = versions:\n")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *way, "test_it.py"],
         cwd=tmp_path,
@@ -347,8 +374,7 @@ def test_skipped_test_fails_in_ci(tmp_path: Path, ci: str, code: int, way: list[
     assert done.returncode == code, done.stdout
     assert ("must not be skipped where CI=true: Skipped: no such thing here" in done.stdout) == bool(ci)
     assert ("FAILED test_it.py::test_skips - " in done.stdout) == bool(ci)
-    assert ("FAILED test_it.py::test_on_the_version_of_each_landing - " in done.stdout) == bool(ci)
-    assert f"{1 if ci else 3} skipped" in done.stdout
+    assert f"{1 if ci else 2} skipped" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tests.support.progress import Progress
 from tests.support.release import BEDS_OF_LANDINGS, ROWS_OF_RELEASES
 from tests.support.topics import SMOKE, TOPICS, is_smoke, topics
 from tests.support.units import expected
-from tests.support.versions import EVERYDAY, LANDING, LONG, MATRIX
+from tests.support.versions import LANDING, LONG, MATRIX
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,6 +44,8 @@ sys.exit(pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", *sys.arg
         ("tests/faults/test_tasks.py", [], {"local"}),
         ("tests/cluster/test_slurm_jobs.py", [], {"slurm"}),
         ("tests/cluster/test_jobs.py", ["sge"], {"sge"}),
+        ("tests/cluster/test_mpi.py", ["sge"], {"sge", "mpi"}),
+        ("tests/unit/cli/test_shell.py", [], {"fast", "exec"}),
         ("tests/cluster/test_jobs.py", ["constrained_slurm"], {"slurm"}),
     ],
 )
@@ -77,12 +79,12 @@ def test_every_test_has_a_topic_and_every_cluster_test_a_scheduler(tmp_path: Pat
 
 
 def test_matrix_of_versions_runs_tests_that_there_are(tmp_path: Path) -> None:
-    """Only Slurm's; all of them by scripts/test --versions, and by --all those that do not take minutes."""
+    """Only Slurm's; all of them by scripts/test --versions, and by --all one of each step of a job."""
     found: dict[str, list[str]] = {}
     for selection in ("versions", LANDING):
-        marks = _listed(tmp_path, "--slurm-versions", EVERYDAY, "-m", selection)
+        marks = _listed(tmp_path, "--slurm-versions", "26.05", "-m", selection)
         tests = [test for test, names in marks.items() if "versions" in names]
-        assert all(EVERYDAY in test and "sge" not in test.partition("[")[2] for test in tests)
+        assert all("26.05" in test and "sge" not in test.partition("[")[2] for test in tests)
         assert [test for test in tests if set(TOPICS).intersection(marks[test])] == []
         found[selection] = tests
     for versions, entries in (("versions", MATRIX + LONG), (LANDING, MATRIX)):
@@ -92,7 +94,7 @@ def test_matrix_of_versions_runs_tests_that_there_are(tmp_path: Path) -> None:
 
 def test_what_a_landing_leaves_to_a_release_has_rows_that_it_runs(tmp_path: Path) -> None:
     """Each entry of tests/support/release.py leaves out something, and but for whole tests not everything."""
-    marks = _listed(tmp_path, "--slurm-versions", EVERYDAY)
+    marks = _listed(tmp_path)
     left = {test for test, names in marks.items() if "release" in names}
     assert [row for row in ROWS_OF_RELEASES if not fnmatch.filter(left, row)] == []
     for entry in BEDS_OF_LANDINGS:
@@ -102,7 +104,6 @@ def test_what_a_landing_leaves_to_a_release_has_rows_that_it_runs(tmp_path: Path
         assert own - left, entry
     rows = {row.partition("[")[0] for row in ROWS_OF_RELEASES if "[" in row}
     assert [test for test in rows if not any(run.startswith(f"{test}[") for run in marks.keys() - left)] == []
-    assert EVERYDAY in (ROOT / "scripts" / "test").read_text(encoding="utf-8")
 
 
 def _listed(folder: Path, *selection: str) -> dict[str, list[str]]:

@@ -20,6 +20,14 @@ from tests.support.versions import repeat
 _HERE = Path(__file__).parent
 
 
+_of_slurm = ""  # the version of the beds, where it is not that of this machine
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    global _of_slurm  # for tests that have a bed of their own
+    _of_slurm = config.getoption("slurm")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _HERE in item.path.parents:
@@ -39,6 +47,8 @@ def bed_for_tests(kind: type[Bed] = Bed, **options: object) -> Iterator[Bed]:
     folder = tempfile.mkdtemp(prefix="tb-", dir="/tmp")  # short: sockets lie below it
     bed = kind(Path(folder) / "b")
     with _taken_down(bed, folder):
+        if bed.kind == "slurm":
+            options["version"] = options.get("version") or _of_slurm
         bed.up(**options)  # type: ignore[arg-type]
         UP.append(bed)
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import PurePath
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,34 @@ TOPICS = {
     "sge": "Grid Engine: unit tests and a real cluster",
     "checkout": "the checkout: its scripts, documents, locks, wheel, site and imports",
     "thorough": "more inputs for unit tests that are fast with some of them",
+}
+# Topic -> words in the paths of the tests of a feature, wherever they are.
+FEATURES = {
+    "advise": {"advise", "advice"},
+    "chains": {"chains"},
+    "checkpoints": {"checkpoints", "checkpointfolder", "walltime", "resume", "save"},
+    "compare": {"compare", "difference", "diff"},
+    "containers": {"containers"},
+    "doctor": {"doctor", "probe", "examine"},
+    "exec": {"exec", "shell"},
+    "fence": {"fence"},
+    "hooks": {"hooks", "trackers"},
+    "hostcheck": {"hostcheck", "badhosts", "bad"},
+    "join": {"join"},
+    "metrics": {"metrics"},
+    "monitor": {"monitor"},
+    "mpi": {"mpi"},
+    "report": {"report", "charts"},
+    "rerun": {"rerun", "like"},
+    "restarts": {"restarts", "attempts", "reduced", "membership"},
+    "snapshot": {"snapshot"},
+    "stage": {"stage", "staging"},
+    "stalls": {"stalls", "stacks", "straggler", "slow"},
+    "sweeps": {"sweeps", "sweep"},
+    "tensorboard": {"tensorboard"},
+    "training": {"training", "averaging", "roles"},
+    "upgrade": {"upgrade"},
+    "when": {"when"},
 }
 # What a plain scripts/test runs besides the fast tests: files, or tests with all or one of their parameters.
 SMOKE = (
@@ -36,6 +65,11 @@ SMOKE = (
 )
 
 
+def fast(count: int, *inputs: Any) -> list[Any]:
+    """Inputs of a test, of which the first few are fast and the others thorough."""
+    return [*inputs[:count], *(pytest.param(one, marks=pytest.mark.thorough) for one in inputs[count:])]
+
+
 def topics_of(item: pytest.Item) -> set[str]:
     """Topics of a test, by its folder and by schedulers named in its path and beds: test_sge_jobs.py, laggy_sge."""
     if version_of(item):
@@ -46,9 +80,11 @@ def topics_of(item: pytest.Item) -> set[str]:
 
 
 def topics(path: PurePath, beds: list[str], marks: set[str]) -> set[str]:
-    """The topics of tests, from their folder, schedulers named in its path and beds (laggy_sge), and marks."""
+    """The topics of tests, from their folder, features and schedulers in its path and beds (laggy_sge), and marks."""
     folder = path.parts[1]  # tests/FOLDER/…
-    found = set(re.findall("[a-z]+", " ".join([*path.parts[1:], *beds]))) & {"local", "slurm", "sge", "checkout"}
+    words = set(re.findall("[a-z]+", " ".join([*path.parts[1:], *beds])))
+    found = words & {"local", "slurm", "sge", "checkout"}
+    found |= {feature for feature, own in FEATURES.items() if words & own}
     if folder == "unit" or path.parts[0] == "examples":
         found.add("local" if "tensorflow" in marks else "thorough" if "thorough" in marks else "fast")
     elif folder == "faults":

@@ -34,6 +34,7 @@ from gridtf.states import JobState
 from tests.support import mutations, recordedruns
 from tests.support.plans import NONCE
 from tests.support.scheduler import FakeScheduler
+from tests.support.topics import fast
 
 Captured = pytest.CaptureFixture[bytes]
 GONE = JobStatus(JobState.UNKNOWN, "it is not in the queue", purged=True)
@@ -266,7 +267,7 @@ class Case:
         assert all(one in known for one, known in zip(states, allowed, strict=True)), (case, states)
 
 
-@mutations.inputs(10, 90)
+@mutations.inputs(4, 90)
 @pytest.mark.parametrize("make", [finished, running, swept])
 def test_damaged_records_are_named_and_change_no_state(
     make: Callable[[Path], RunDir],
@@ -289,7 +290,7 @@ def test_damaged_records_are_named_and_change_no_state(
         case.try_all(record, kind, [STATUS, ROWS, *chance.sample(COMMANDS, 4)])
 
 
-@pytest.mark.parametrize("name", ["verdict.json", "plan.json", "hosts.json", "@h0.json"])
+@pytest.mark.parametrize("name", fast(1, "verdict.json", "plan.json", "hosts.json", "@h0.json"))
 def test_record_of_three_million_keys_is_not_parsed(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(_bomb().read_bytes())
     tracemalloc.start()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from gridtf.bootstrap.agent.hostcheck import PROGRAM
 from gridtf.bootstrap.judge.hostcheck import MEASURES, rounds, suspects, take_best
 from gridtf.hook import hostcheck
+from tests.support.topics import fast
 
 WELL = {
     "gpu:0": 60.0,
@@ -168,17 +170,18 @@ STRANGERS: dict[str, Callable[[socket.socket], None]] = {
 }
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("number", [1, 150])
-@pytest.mark.parametrize("what", STRANGERS)
-def test_strangers_do_not_keep_two_hosts_from_each_other(what: str, number: int, when: str) -> None:
+@pytest.mark.parametrize(
+    "strangers", fast(2, *product(STRANGERS, [(1, "after"), (1, "before"), (150, "before")])), ids=str
+)
+def test_strangers_do_not_keep_two_hosts_from_each_other(strangers: tuple[str, tuple[int, str]]) -> None:
     """Any user of the hosts may connect to their ports, and so may a port scanner of the site."""
+    what, (number, when) = strangers
     with contextlib.ExitStack() as closing:
         listener = closing.enter_context(socket.create_server(("127.0.0.1", 0)))
         place = listener.getsockname()
 
         def disturb() -> None:
-            for _ in range(number if when == "before" else 1):
+            for _ in range(number):
                 stranger = closing.enter_context(socket.create_connection(place))
                 STRANGERS[what](stranger)
 

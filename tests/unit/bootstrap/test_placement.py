@@ -16,6 +16,7 @@ from gridtf.errors import PlacementError, SpecError
 from gridtf.schedulers.api import Allocation, Host
 from gridtf.values import as_dict
 from tests.support.plans import hosts, job, resolved
+from tests.support.topics import fast
 
 
 def placed(allocation: Allocation, **values: Any) -> tuple[PlacedTask, ...]:
@@ -334,7 +335,7 @@ def _fits_by_brute_force(allocation: Allocation, chief: int, workers: int, needs
     )
 
 
-@pytest.mark.parametrize("part", [0.05, pytest.param(0.2, marks=pytest.mark.thorough)])  # all of them take minutes
+@pytest.mark.parametrize("part", fast(1, 0.02, 0.2))  # all of them take minutes
 def test_placement_invariants_hold_for_combinations(part: float) -> None:
     seen: Counter[str] = Counter()
     combinations = _combinations()
@@ -414,6 +415,7 @@ def test_request_adds_no_host_for_a_chief_without_gpu() -> None:
     assert resolved(job()).gpus_in_all(1) is None
 
 
+@pytest.mark.thorough
 def test_requested_nodes_have_room_for_the_tasks() -> None:
     count = 0
     for chief, workers, own, per_task, per_node, tasks_per_node, nodes in itertools.product(

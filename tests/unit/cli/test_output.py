@@ -159,8 +159,7 @@ def test_wrong_colour_is_refused(words: list[str], capsys: Captured) -> None:
     assert "is not one of auto, always, never\n" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("columns", ["20", "40", "80"])
-@pytest.mark.parametrize("environ", [{}, {"LC_ALL": "C"}, {"TERM": "dumb"}])
+@pytest.mark.parametrize(("columns", "environ"), [("20", {}), ("40", {"LC_ALL": "C"}), ("80", {"TERM": "dumb"})])
 def test_no_line_is_longer_than_the_terminal_is_wide(columns: str, environ: dict[str, str], listed: RunDir) -> None:
     write_record(listed.submitted, {**(read_record(listed.submitted) or {}), "name": "m\u00fcller-" * 9})
     code, seen = on_terminal("list", COLUMNS=columns, **environ)

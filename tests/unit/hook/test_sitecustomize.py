@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import gridtf
 from gridtf.contract import LOCAL_DIR, TASK_INDEX, TASK_TYPE, exception_name, stacks_name
 from gridtf.run.stacks import NUMBER
 from tests.support.jobs import ROOT
+from tests.support.topics import fast
 from tests.support.unpacked import need_unpacked
 
 HOOK = Path(gridtf.__file__).parent / "hook"
@@ -31,6 +33,7 @@ load(11)
 """
 
 
+@cache
 def pythons() -> list[str]:
     """Every Python of this machine, from the oldest on: 3.6 can run the hook."""
     found = [sys.executable]
@@ -65,7 +68,7 @@ class Run:
         self.files = sorted(os.listdir(local))
 
 
-@pytest.mark.parametrize("python", pythons())
+@pytest.mark.parametrize("python", fast(1, *pythons()))
 def test_exception_is_noted_with_the_last_line_of_the_user_s_code(python: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     run = Run(tmp_path, python, str(tmp_path / "train.py"))
@@ -267,7 +270,7 @@ def test_exception_after_one_that_the_program_has_shown_itself_is_noted(tmp_path
     assert run.noted["message"] == "last"
 
 
-@pytest.mark.parametrize("python", pythons())
+@pytest.mark.parametrize("python", fast(1, *pythons()))
 def test_exception_of_a_program_without_a_free_descriptor_is_noted(python: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("held = []\nwhile True:\n    held.append(open('/dev/null'))\n")
     run = Run(tmp_path, "bash", "-c", 'ulimit -n 64; exec "$0" train.py', python, cwd=tmp_path)
@@ -289,7 +292,7 @@ SPOILT = {
 }
 
 
-@pytest.mark.parametrize("python", pythons())
+@pytest.mark.parametrize("python", fast(1, *pythons()))
 def test_exception_of_a_program_that_has_spoilt_something_is_noted(python: str, tmp_path: Path) -> None:
     for number, text in enumerate(SPOILT.values()):
         folder = tmp_path / str(number)
@@ -387,7 +390,7 @@ os.kill(os.getpid(), int(sys.argv[1]))
 """
 
 
-@pytest.mark.parametrize("python", pythons())
+@pytest.mark.parametrize("python", fast(1, *pythons()))
 def test_crash_prints_the_stacks_of_all_threads(python: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(CRASH)
     for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL):
@@ -430,7 +433,7 @@ print("goes on")
 """
 
 
-@pytest.mark.parametrize("python", pythons())
+@pytest.mark.parametrize("python", fast(1, *pythons()))
 def test_line_of_several_words_is_written_at_once_and_a_started_one_at_the_end(python: str, tmp_path: Path) -> None:
     """Another process, or a library in C++, prints to the same log."""
     packets, stdout = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # a packet each write
@@ -443,7 +446,7 @@ def test_line_of_several_words_is_written_at_once_and_a_started_one_at_the_end(p
         assert [packets.recv(100) for _ in range(3)] == [b"step 1\n", b"loss 2\n", b"end"]
 
 
-@pytest.mark.parametrize("python", pythons())
+@pytest.mark.parametrize("python", fast(1, *pythons()))
 def test_signal_has_the_stacks_of_all_threads_written(python: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(WAITING)
     run = Run(tmp_path, python, str(tmp_path / "train.py"), str(NUMBER))

@@ -83,7 +83,9 @@ def test_jobs_that_do_not_end_in_time_are_killed_and_given_up(queue: Queue, cloc
     assert queue.calls == ["103", "101", "102", "101!", "102!"]
     waits, kills, *given_up = capsys.readouterr().err.splitlines()
     assert waits.startswith("gridtf: waiting until ")
-    assert re.fullmatch(f"gridtf: what had not ended was killed; waiting until {CLOCK} for 2 jobs to end: 101, 102", kills)
+    assert re.fullmatch(
+        f"gridtf: what had not ended was killed; waiting until {CLOCK} for 2 jobs to end: 101, 102", kills
+    )
     assert given_up == ["gridtf: job 101 was cancelled, but is still RUNNING", "  to check again: gridtf status 101"]
     assert 40 <= clock.now < 42  # kill_grace and twice 15 s
 

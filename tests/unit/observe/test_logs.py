@@ -15,6 +15,7 @@ from gridtf.login.job import Job
 from gridtf.observe import logs
 from gridtf.run import tail
 from gridtf.run.rundir import Attempt, RunDir, write_record
+from tests.support.topics import fast
 
 
 @pytest.fixture
@@ -316,7 +317,7 @@ def test_tail_of_a_huge_log_without_line_breaks_is_short_and_takes_no_memory(tex
     assert 0 < sum(map(len, lines)) <= 3 * (1 << 16) + 4
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2))])
+@pytest.mark.parametrize("seed", fast(1, 0, 1, 2))
 def test_tail_equals_the_end_of_the_whole_log_at_any_block_boundary(
     seed: int, run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -171,6 +171,7 @@ def test_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.M
     assert "\n  job.sh: Permission denied\n" in unpacked(run)["MANIFEST"].partition("Left out:")[2]
 
 
+@pytest.mark.thorough
 def test_archive_of_a_thousand_tasks_is_small(tmp_path: Path) -> None:
     run = recordedruns.make(tmp_path / "digits", workers=1000, host_count=125, minutes=5, interval=60, lines=200)
     data = bundle.make(run, "{}", {}, NOW)

@@ -19,6 +19,7 @@ from gridtf.secrets import MASK
 from tests.support import recordedruns
 from tests.support.plans import NONCE
 from tests.support.recordedruns import BEGIN
+from tests.support.topics import fast
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "run-0.1.0"
 NOW = BEGIN + 7200
@@ -235,6 +236,7 @@ def test_cut_record_is_named_on_the_page(tmp_path: Path) -> None:
     assert f"{path} is damaged: it is not a JSON object" in seen(page.of_job(run, NOW))
 
 
+@pytest.mark.thorough
 def test_report_of_many_tasks_is_small(tmp_path: Path) -> None:
     run = recordedruns.make(tmp_path / "digits", workers=1000, host_count=125, gpus=8, minutes=5, interval=60)
     html = made(run)
@@ -322,7 +324,7 @@ def test_few_jobs_have_areas_and_dashes_instead_of_a_scale_of_colours(tmp_path: 
     assert "hsl(" not in html
 
 
-@pytest.mark.parametrize("count", [3, 50])
+@pytest.mark.parametrize("count", fast(1, 3, 50))
 def test_comparison_of_fifty_jobs_is_a_small_page(count: int, tmp_path: Path) -> None:
     runs = [
         recordedruns.make(tmp_path / f"r{n}", workers=1, host_count=1, gpus=1, minutes=3 + n, begin=BEGIN + 11.7 * n)

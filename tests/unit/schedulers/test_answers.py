@@ -266,6 +266,7 @@ def test_question_to_accounting_covers_jobs_of_commands_that_run_now(
     assert server.questions == [["1"], ["2", "1"], ["3", "2"]]
 
 
+@pytest.mark.thorough
 def test_fifty_processes_ask_a_few_times(tmp_path: Path) -> None:
     questions, started = tmp_path / "questions", time.monotonic()
 

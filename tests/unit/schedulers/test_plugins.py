@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.topics import fast
+
 ROOT = Path(__file__).resolve().parents[3]
 
 # A complete scheduler: the abstract methods, and no more.
@@ -167,7 +169,7 @@ def test_plugin_is_chosen_where_it_is_available(tmp_path: Path) -> None:
     assert "scheduler      local" in output(done)
 
 
-@pytest.mark.parametrize("case", BROKEN)
+@pytest.mark.parametrize("case", fast(1, *BROKEN))
 def test_broken_plugin_is_reported_with_its_package_and_the_reason(tmp_path: Path, case: str) -> None:
     code, reason = BROKEN[case]
     line = f"the scheduler plugin 'queue' of queue-plugin cannot be used: {reason}"
@@ -177,7 +179,7 @@ def test_broken_plugin_is_reported_with_its_package_and_the_reason(tmp_path: Pat
     assert said.startswith(f"gridtf: --scheduler: {line}")
 
 
-@pytest.mark.parametrize("case", BROKEN)
+@pytest.mark.parametrize("case", fast(1, *BROKEN))
 def test_other_schedulers_work_with_a_broken_plugin_installed(tmp_path: Path, case: str) -> None:
     code, reason = BROKEN[case]
     done = gridtf(install(tmp_path, code), "render", "--", "true")
@@ -216,7 +218,7 @@ def test_plugin_cannot_replace_a_built_in_scheduler(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["list"], ["render", "--scheduler", "slurm", "--", "true"]], ids=["list", "render"])
-@pytest.mark.parametrize("case", ["raises on import", "good"])
+@pytest.mark.parametrize("case", fast(1, "raises on import", "good"))
 def test_commands_that_need_no_plugin_import_none(tmp_path: Path, words: list[str], case: str) -> None:
     code = GOOD if case == "good" else BROKEN[case][0]
     done = gridtf(install(tmp_path, code), *words)
