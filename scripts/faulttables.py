@@ -1,5 +1,5 @@
-"""Writes the tables in docs/reference.md from those of the tests: tests/support/programfaults.py, exceptions.py and
-hostfaults.py.
+"""Writes the tables in docs/reference.md from those of the tests: tests/faults/programs.py, exceptions.py and
+hosts.py.
 
     python scripts/faulttables.py      after a change of a fault or of its expected first line
 
@@ -17,9 +17,9 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from tests.support import hostfaults, programfaults  # noqa: E402
-from tests.support.exceptions import EXCEPTIONS  # noqa: E402
-from tests.support.hostfaults import HostFault  # noqa: E402
+from tests.faults import hosts, programs  # noqa: E402
+from tests.faults.exceptions import EXCEPTIONS  # noqa: E402
+from tests.faults.hosts import HostFault  # noqa: E402
 
 PAGE = ROOT / "docs/reference.md"
 _NAMES = {"local": "local", "slurm": "Slurm", "sge": "Grid Engine"}
@@ -31,8 +31,8 @@ def tables() -> dict[str, str]:
     return {
         "programs": _table(("what happens", "state", "first line"), _programs()),
         "exceptions": _table(("what happens", "the exception"), ((one.what, _code(one.line)) for one in EXCEPTIONS)),
-        "processes": _of_hosts(hostfaults.OF_JOBS),
-        "hosts": _of_hosts(hostfaults.OF_HOSTS),
+        "processes": _of_hosts(hosts.OF_JOBS),
+        "hosts": _of_hosts(hosts.OF_HOSTS),
     }
 
 
@@ -56,7 +56,7 @@ def page(text: str) -> str:
 
 
 def _programs() -> Iterator[Sequence[str]]:
-    for fault in programfaults.FAULTS:
+    for fault in programs.FAULTS:
         yield fault.what, fault.state, _code(fault.line)
 
 

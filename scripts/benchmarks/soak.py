@@ -1,7 +1,7 @@
 """A soak: two users submit small jobs as fast as they can, while jobs, gridtf's own processes and hosts are killed.
 
 On a Slurm and on a Grid Engine test bed. What befalls each job is known, hence how it has to end: the tables of tests
-(tests/support/hostfaults.py) say so. A job that lost a host may end as it would have, or as one that names the host.
+(tests/faults/hosts.py) say so. A job that lost a host may end as it would have, or as one that names the host.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ sys.path.insert(0, str(ROOT))
 
 from gridtf.run.rundir import RunDir
 from gridtf.states import ENDED
+from tests.faults.firstlines import fits
+from tests.faults.hosts import NOT_AGAIN, OF_JOBS, HostFault, ready
 from tests.support.cluster import SHARED, Bed
 from tests.support.clusterfaults import GRIDTF_ENVIRON, NODES
 from tests.support.clusterjobs import GRIDTF, ClusterJob, gridtf
-from tests.support.firstlines import fits
-from tests.support.hostfaults import NOT_AGAIN, OF_JOBS, HostFault, ready
 from tests.support.sgebed import BINARIES, GridEngineBed
 
 JOBS = int(os.environ.get("JOBS", "60"))  # of each user

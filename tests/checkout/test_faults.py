@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.firstlines import fits
-from tests.support.hostfaults import OF_HOSTS, OF_JOBS, SCHEDULERS
-from tests.support.programfaults import FAULTS, PROGRAM
+from tests.faults.firstlines import fits
+from tests.faults.hosts import OF_HOSTS, OF_JOBS, SCHEDULERS
+from tests.faults.programs import FAULTS, PROGRAM
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
 import faulttables

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.faults.hosts import OF_HOSTS, OF_JOBS, of_scheduler, wrong_lines, wrong_lines_of_hosts
 from tests.support.beds import on_every_remote_scheduler
 from tests.support.cluster import Bed
 from tests.support.clusterfaults import no_process_left
-from tests.support.hostfaults import OF_HOSTS, OF_JOBS, of_scheduler, wrong_lines, wrong_lines_of_hosts
 
-pytestmark = pytest.mark.timeout(1800)  # a round of jobs that do not end (hostfaults.py) is reported, not cut off
+pytestmark = pytest.mark.timeout(1800)  # a round of jobs that do not end (hosts.py) is reported, not cut off
 
 
 @on_every_remote_scheduler

@@ -15,7 +15,7 @@ from tests.support.beds import on_every_scheduler
 from tests.support.cluster import SHARED, Bed
 from tests.support.clusterfaults import PROMPT, STUBBORN, ended, kill9, no_process_left, started
 from tests.support.clusterjobs import PATIENCE, ClusterJob, gridtf
-from tests.support.footprints import await_
+from tests.support.jobs import until
 from tests.support.strangers import EXCHANGE, MOMENTS, START_TIMEOUT
 
 TELL = 'echo "$GRIDTF_TASK_TYPE $GRIDTF_TASK_INDEX rank $RANK of $WORLD_SIZE on $(uname -n) gpu $CUDA_VISIBLE_DEVICES"'
@@ -72,7 +72,7 @@ def test_script_that_another_user_exchanges_is_not_run(bed: Bed, way: str) -> No
             finally:
                 attack.kill()
     queue = {"slurm": ["squeue", "--noheader", "--user=alice"], "sge": ["qstat", "-u", "alice"]}[bed.kind]
-    await_("the queue is empty", lambda: not bed.run("login", *queue).stdout, 2 * PATIENCE)
+    until(lambda: not bed.run("login", *queue).stdout, "the queue is empty", 2 * PATIENCE)
     assert not ran.exists()
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from gridtf.run.rundir import RunDir, read_record
+from tests.faults.programs import ON_CLUSTERS, PROGRAM
 from tests.support.beds import on_every_remote_scheduler
 from tests.support.cluster import Bed
-from tests.support.programfaults import ON_CLUSTERS, PROGRAM
 from tests.support.sgescripts import folder_on
 
 _ALLOCATION = {"slurm": ("--nodes=3", "--ntasks-per-node=1"), "sge": ("-pe", "rr", "3")}

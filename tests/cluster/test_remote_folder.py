@@ -11,7 +11,7 @@ from tests.support.beds import on_every_remote_scheduler
 from tests.support.cluster import SHARED, Bed
 from tests.support.clusterfaults import ended, started
 from tests.support.clusterjobs import received
-from tests.support.footprints import await_
+from tests.support.jobs import until
 
 HOME = f"{SHARED}/home/alice"
 
@@ -33,7 +33,7 @@ def test_hosts_see_each_other_s_files_over_their_links(bed: Bed) -> None:
     assert received(bed, "n2")["n2"] - before > 1_000_000
     assert bed.run("n2", "test", "-e", "later", check=False).returncode == 1
     bed.run("n1", "touch", "later")
-    await_("the new name is seen", lambda: bed.run("n2", "test", "-e", "later", check=False).returncode == 0)
+    until(lambda: bed.run("n2", "test", "-e", "later", check=False).returncode == 0, "the new name is seen")
     assert bed.run("n3", "stat", "-c", "%U %a", "big").stdout == "alice 600\n"
     assert bed.run("n3", "cat", f"{HOME}/big", user="bob", check=False).stderr.endswith("Permission denied\n")
     for path in (bed.home() / "big", bed.home() / "folder"):

@@ -10,9 +10,9 @@ import pytest
 
 from gridtf.run.rundir import read_record
 from tests.support.cluster import CHECKOUT, Bed
-from tests.support.clusterfaults import UNTIL_RELEASED, admin, kill9, release
+from tests.support.clusterfaults import EVERYWHERE, UNTIL_RELEASED, admin, kill9, no_process_left, release
 from tests.support.clusterjobs import ClusterJob, refused
-from tests.support.clusterscripts import ENVIRON, HOME, RUN, Batch, logs, nothing_left, one_gpu_each, parse_tasks
+from tests.support.clusterscripts import ENVIRON, HOME, RUN, Batch, logs, one_gpu_each, parse_tasks
 from tests.support.jobs import hosts_of
 from tests.support.sgescripts import TASK, TELL, Folder, Job
 
@@ -154,7 +154,7 @@ def test_claims_of_two_jobs_differ_and_end_with_their_job(sge: Bed) -> None:
     for job in (other, fourth):
         (folder.path / f"enough.{job.id}").touch()
         job.ended()
-    nothing_left(sge)
+    no_process_left(sge, EVERYWHERE)
 
 
 def test_joined_processes_claim_a_gpu_each(sge: Bed) -> None:

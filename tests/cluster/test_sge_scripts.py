@@ -8,11 +8,11 @@ import pytest
 
 from gridtf.run.rundir import RunDir
 from tests.support.cluster import CHECKOUT, Bed
+from tests.support.clusterfaults import EVERYWHERE, no_process_left
 from tests.support.clusterscripts import (
     ENTER,
     RUN,
     joined_tasks_ended,
-    nothing_left,
     one_gpu_each,
 )
 from tests.support.jobs import hosts_of
@@ -25,7 +25,7 @@ def test_failure_of_a_joined_process_ends_the_others(sge: Bed) -> None:
     (folder.path / "join.sh").write_text(example.replace("python train.py", "bash task.sh"))
     (folder.path / "task.sh").write_text("[ $RANK != 5 ] || exit 7; exec sleep 1000\n")
     job = folder.qsub("join.sh", "-v", "PATH,PYTHONPATH,GRIDTF_SITE_CONFIG").over()
-    nothing_left(sge)
+    no_process_left(sge, EVERYWHERE)
     (run,) = folder.runs(job.id)
     joined_tasks_ended(folder, run, "exit code 7", "exit code 7", code=1)  # keepers may die with the job
 

@@ -12,7 +12,8 @@ import pytest
 
 from tests.cluster.conftest import bed_for_tests
 from tests.support.cluster import CHECKOUT, Bed
-from tests.support.footprints import await_, footprint, left_by, processes_of, still_alive
+from tests.support.footprints import footprint, left_by, processes_of, still_alive
+from tests.support.jobs import until
 from tests.support.sgebed import GridEngineBed
 
 sys.path.append(str(CHECKOUT / "scripts"))
@@ -87,7 +88,7 @@ def test_settings_of_a_site(sge: Bed) -> None:
     no_queue = sge.run("login", "qsub", "-w", "e", "-pe", "idle", "2", "-b", "y", "true", check=False)
     assert "no suitable queues" in no_queue.stderr
     sge.run("login", "qsub", "-b", "y", "-pe", "two", "4", "-l", "gpu=1", "-o", "/dev/null", "-j", "y", "sleep", "60")
-    await_("four GPUs are taken", lambda: _free_gpus(sge) == ["0", "0", "2", "2"])
+    until(lambda: _free_gpus(sge) == ["0", "0", "2", "2"], "four GPUs are taken")
 
 
 def _free_gpus(bed: Bed) -> list[str]:
@@ -99,7 +100,7 @@ def test_accounting_is_readable_by_users(sge: Bed) -> None:
     done = sge.run("login", *submit, check=False)
     assert done.returncode == 1
     ask = ["qacct", "-j", done.stdout.split()[0]]
-    await_("qacct knows", lambda: sge.run("login", *ask, user="bob", check=False).returncode == 0)
+    until(lambda: sge.run("login", *ask, user="bob", check=False).returncode == 0, "qacct knows")
     assert re.search(r"exit_status +1\b", sge.run("login", *ask, user="bob").stdout)
 
 
@@ -123,7 +124,7 @@ def test_power_and_links_fail_and_are_mended(sge: Bed) -> None:
 
 def test_host_with_a_dead_execd_is_mended(sge: Bed) -> None:
     sge.run("n2", "pkill", "-9", "sge_execd", user="root")
-    await_("the dead daemon is noticed", lambda: "n2      no daemon" in sge.tool("status").stdout)
+    until(lambda: "n2      no daemon" in sge.tool("status").stdout, "the dead daemon is noticed")
     sge.mend("n2")
     assert qsub(sge, "-q", "all.q@n2", script="hostname\n") == ["n2"]
 
@@ -156,7 +157,7 @@ def test_up_restarts_and_down_leaves_nothing(sge: Bed) -> None:
         assert _free_gpus(bed) == ["1", "2", "2", "2"]
         submit = ["qsub", "-b", "y", "-o", "/dev/null", "-j", "y", "bash", "-c", "setsid sleep 1000 & sleep 1000"]
         bed.run("login", *submit)
-        await_("the job runs", lambda: " r " in bed.run("login", "qstat").stdout)
+        until(lambda: " r " in bed.run("login", "qstat").stdout, "the job runs")
         old = processes_of(bed)
         bed.up()
         assert not still_alive(old)

@@ -9,6 +9,7 @@ from subprocess import Popen
 import pytest
 
 from tests.support.cluster import Bed
+from tests.support.clusterfaults import EVERYWHERE, no_process_left
 from tests.support.clusterjobs import shares_gpus
 from tests.support.clusterscripts import (
     ENVIRON,
@@ -18,10 +19,8 @@ from tests.support.clusterscripts import (
     TELL,
     Folder,
     logs,
-    nothing_left,
     one_gpu_each,
     parse_tasks,
-    wait_until,
 )
 
 JOIN = f"""\
@@ -150,7 +149,7 @@ print(seen.decode(), "code", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 def ended_when_all_run(folder: Folder, process: Popen[str]) -> tuple[str, str]:
     """Signal the waiting process, by the file ``now``, that all tasks run; return what it prints."""
     try:
-        wait_until(folder, r"\d+", "started", 4)
+        folder.job(r"\d+").until_printed("started", 4)
         (folder.path / "now").touch()
         return process.communicate(timeout=240)
     finally:
@@ -166,7 +165,7 @@ def test_ctrl_c_ends_a_run_in_an_allocation(slurm: Bed) -> None:
     assert "CANCELLED" in out, out + errors
     assert folder.verdicts(r"\d+") == ["CANCELLED"]
     assert all("saved" in log for log in logs(folder.runs(r"\d+")[0]))
-    nothing_left(slurm)
+    no_process_left(slurm, EVERYWHERE)
 
 
 def test_terminating_a_run_ends_its_processes_and_keeps_the_allocation(slurm: Bed) -> None:
@@ -180,4 +179,4 @@ srun --gpus-per-node=2 pgrep -a sleep; echo steps=$(squeue --steps --noheader --
     out, errors = ended_when_all_run(folder, process)
     assert "code=1\nsteps=0" in out, out + errors
     assert folder.verdicts(r"\d+") == ["CANCELLED"]
-    nothing_left(slurm)
+    no_process_left(slurm, EVERYWHERE)

@@ -12,6 +12,7 @@ import yaml
 from gridtf.run.rundir import RunDir
 from gridtf.schedulers.slurm.hostlist import counts
 from tests.support.cluster import CHECKOUT, Bed
+from tests.support.clusterfaults import EVERYWHERE, no_process_left
 from tests.support.clusterscripts import (
     ENTER,
     ENVIRON,
@@ -20,7 +21,6 @@ from tests.support.clusterscripts import (
     TASK,
     Folder,
     logs,
-    nothing_left,
     one_gpu_each,
 )
 from tests.support.ondemand import rendered
@@ -152,7 +152,7 @@ def test_tasks_can_save_when_the_job_is_cancelled(slurm: Bed) -> None:
     job.until_printed("started", 2)
     folder.run("scancel", job.id)
     job.until_printed("saved", 2)
-    nothing_left(slurm)
+    no_process_left(slurm, EVERYWHERE)
     assert folder.verdicts(job.id) == ["CANCELLED"]
 
 

@@ -16,7 +16,8 @@ import pytest
 
 from tests.cluster.conftest import bed_for_tests
 from tests.support.cluster import CHECKOUT, HOSTS, Bed
-from tests.support.footprints import await_, footprint, left_by, processes_of, still_alive
+from tests.support.footprints import footprint, left_by, processes_of, still_alive
+from tests.support.jobs import until
 
 GPU_HOSTS = ("n1", "n2", "n3", "n4")
 
@@ -55,7 +56,7 @@ def test_exec_forwards_signals(slurm: Bed) -> None:
 def test_exec_ends_the_command_when_the_tool_ends(slurm: Bed) -> None:
     with slurm.running("login", "echo $$; exec sleep 1000") as (_, pid):
         pass
-    await_("the process of the host is gone", lambda: slurm.run("login", "kill", "-0", pid, check=False).returncode)
+    until(lambda: slurm.run("login", "kill", "-0", pid, check=False).returncode, "the process of the host is gone")
 
 
 def test_users_have_no_access_to_each_other_s_files(slurm: Bed) -> None:
@@ -146,7 +147,7 @@ def test_mend_host_before_slurm_has_noticed(slurm: Bed) -> None:
 
 def test_mend_host_with_a_dead_daemon(slurm: Bed) -> None:
     slurm.run("n2", "pkill", "-9", "slurmd", user="root")
-    await_("the dead daemon is noticed", lambda: "n2      no daemon" in slurm.tool("status").stdout)
+    until(lambda: "n2      no daemon" in slurm.tool("status").stdout, "the dead daemon is noticed")
     slurm.mend("n2")
     assert slurm.run("login", "srun", "-w", "n2", "hostname").stdout == "n2\n"
 
@@ -154,7 +155,7 @@ def test_mend_host_with_a_dead_daemon(slurm: Bed) -> None:
 def test_mended_controller_still_has_its_jobs(slurm: Bed) -> None:
     job = slurm.run("login", "sbatch", "--parsable", "--hold", "--wrap", "true").stdout.strip()
     slurm.run("ctl", "scontrol", "shutdown", "slurmctld", user="root")  # orderly: Slurm saves its state with a delay
-    await_("slurmctld has ended", lambda: "ctl     no daemon" in slurm.tool("status").stdout)
+    until(lambda: "ctl     no daemon" in slurm.tool("status").stdout, "slurmctld has ended")
     slurm.kill("ctl")
     assert slurm.run("login", "timeout", "1", "squeue", check=False).returncode == 124
     slurm.mend("ctl")
@@ -194,7 +195,7 @@ def test_accounting() -> None:
     with bed_for_tests(accounting=True) as bed:
         job = bed.run("login", "sbatch", "--parsable", "--wait", "--wrap", "exit 3", check=False).stdout.strip()
         sacct = ["sacct", "-n", "-X", "-P", "-o", "JobID,State,ExitCode"]
-        await_("slurmdbd knows how the job ended", lambda: f"{job}|FAILED|3:0\n" == bed.run("login", *sacct).stdout)
+        until(lambda: f"{job}|FAILED|3:0\n" == bed.run("login", *sacct).stdout, "slurmdbd knows how the job ended")
 
 
 @pytest.mark.root
@@ -261,7 +262,7 @@ def test_interrupted_up(tmp_path: Path, number: signal.Signals) -> None:
     up = [sys.executable, str(bed.script), "slurm", "up"]
     environ = {"PATH": "/usr/bin:/bin", "GRIDTF_TESTBED_STATE": str(bed.state)}
     with subprocess.Popen(up, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        await_("some hosts are there", lambda: record.exists() and record.read_text().count('"pid"') > 3)
+        until(lambda: record.exists() and record.read_text().count('"pid"') > 3, "some hosts are there")
         known = processes_of(bed)
         process.send_signal(number)
         process.communicate(timeout=180)  # no host holds its pipes

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gridtf.run.rundir import read_record
+from tests.faults.laggy import need_bindfs, view
 from tests.support.fixtures import Launch
 from tests.support.jobs import LaunchedJob
-from tests.support.laggy import need_bindfs, view
 
 pytestmark = pytest.mark.root
 

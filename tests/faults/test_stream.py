@@ -17,9 +17,9 @@ import pytest
 
 from gridtf.bootstrap.wire import messages
 from gridtf.run.rundir import Record, read_record
+from tests.faults.streams import close_connections, repeated
 from tests.support.fixtures import Launch
 from tests.support.jobs import LaunchedJob, gone, until
-from tests.support.streamfaults import close_connections, repeated
 
 pytestmark = pytest.mark.root
 

@@ -17,8 +17,8 @@ from gridtf.bootstrap.agent import local_dir
 from gridtf.bootstrap.judge.verdict import Verdict, of_task
 from gridtf.contract import LOCAL_DIR, TASK_INDEX, TASK_TYPE
 from gridtf.run.rundir import Attempt, RunDir
-from tests.support.exceptions import EXCEPTIONS, RUNNER, Raising
-from tests.support.firstlines import fits
+from tests.faults.exceptions import EXCEPTIONS, RUNNER, Raising
+from tests.faults.firstlines import fits
 from tests.support.jobs import LaunchedJob
 from tests.support.legacy_keras import need_tf_keras
 from tests.support.plans import task

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.hosts import OF_HOSTS, OF_JOBS, of_scheduler, wrong_lines
 from tests.support.disks import ext4
-from tests.support.hostfaults import OF_HOSTS, OF_JOBS, of_scheduler, wrong_lines
 from tests.support.jobs import until
 from tests.support.localbed import LocalBed
 

@@ -9,8 +9,8 @@ import pytest
 
 from gridtf.run.rundir import RunDir, read_record
 from gridtf.states import exit_code
+from tests.faults.programs import FAULTS, PROGRAM, Fault
 from tests.support.commands import command
-from tests.support.programfaults import FAULTS, PROGRAM, Fault
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)

@@ -7,10 +7,13 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
+
+from tests.support.jobs import until
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SHARED = "/mnt/shared"  # as the hosts see it
@@ -192,10 +195,7 @@ class Bed:
 
     def await_state(self, host: str, expected: str, limit: float = 180) -> None:
         """Wait until the state of a node begins with this word."""
-        end = time.monotonic() + limit
-        while not (state := self.states()[host]).startswith(expected):
-            assert time.monotonic() < end, f"{host} is {state} after {limit:.0f} s, not {expected}"
-            time.sleep(0.2)
+        until(lambda: self.states()[host].startswith(expected), f"{host} to be {expected}", limit)
 
     def about(self, job_id: str) -> str:
         """What the scheduler says of a job and its queue, for the message of a test that fails."""
@@ -211,10 +211,8 @@ class Bed:
     def stop_server(self) -> None:
         """Shut slurmctld down in order, so that it saves its state: otherwise it would start recent jobs again."""
         self.run("ctl", "scontrol", "shutdown", "slurmctld", user="root")
-        deadline = time.monotonic() + 180
-        while self.run("ctl", "pgrep", "-x", "slurmctld", user="root", check=False).stdout:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        asked = partial(self.run, "ctl", "pgrep", "-x", "slurmctld", user="root", check=False)
+        until(lambda: not asked().stdout, "the end of slurmctld", 180)
 
     def tidy(self) -> None:
         """Cancel all jobs, mend all hosts, and wait until they are idle."""

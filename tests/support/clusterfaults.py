@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import subprocess
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from tests.support.cluster import CHECKOUT, Bed
 from tests.support.clusterjobs import GRIDTF, PATIENCE, ClusterJob
+from tests.support.jobs import until
 
 NODES = ("n1", "n2", "n3", "n4")
+EVERYWHERE = ("login", *NODES)
 # Seconds after a fault, on a busy machine; by the default heartbeat_timeout, and by Slurm, it is noticed only after 30.
 PROMPT = 25.0
 GRIDTF_ENVIRON = {"PYTHONPATH": str(CHECKOUT), "GRIDTF_SITE_CONFIG": ""}
@@ -56,12 +58,17 @@ def parent(bed: Bed, host: str, pid: int) -> int:
 
 
 def no_process_left(bed: Bed, hosts: Sequence[str] = NODES, seconds: float = 60) -> None:
-    """Wait until no process of alice's is on these hosts, for at most ``seconds``."""
-    deadline = time.monotonic() + seconds
+    """Wait until no process of alice's is on these hosts, on each for at most ``seconds``."""
+
+    def left(host: str) -> str:
+        return bed.run(host, "pgrep", "-a", "-u", "alice", user="root", check=False).stdout
+
     for host in hosts:
-        while left := bed.run(host, "pgrep", "-a", "-u", "alice", user="root", check=False).stdout:
-            assert time.monotonic() < deadline, f"still on {host}:\n{left}"
-            time.sleep(0.3)
+        until(partial(_no, left, host), f"no process to be on {host}", seconds, partial(left, host))
+
+
+def _no(ask: Callable[[str], str], host: str) -> bool:
+    return not ask(host)
 
 
 def ended(job: ClusterJob, state: str, *pieces: str, seconds: float = PATIENCE, attempt: int = 1) -> dict[str, Any]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
-from gridtf.run.rundir import Attempt, RunDir, read_record
+from gridtf.run.rundir import RunDir, read_record
 from tests.support.cluster import CHECKOUT, SHARED, Bed
-from tests.support.jobs import hosts_of
+from tests.support.jobs import StartedJob
 
 PATIENCE = 240.0  # seconds that a test waits for what takes a tenth of it on a quiet machine
 GRIDTF = ("python", "-c", "import sys; from gridtf.cli import main; sys.exit(main())")
@@ -42,16 +40,16 @@ def shares_gpus(bed: Bed) -> bool:
     return version >= "22.05"
 
 
-class ClusterJob:
+class ClusterJob(StartedJob):
     """A job that alice has submitted.
 
     Attributes:
         id: The scheduler's id of the job.
-        run: Its run directory as this machine sees it.
         seen_as: Its run directory as the hosts see it.
     """
 
     verb = "submit"
+    patience = PATIENCE
 
     def __init__(self, bed: Bed, *words: str, user: str = "alice", **more: Any) -> None:
         self.bed, self.user = bed, user
@@ -69,40 +67,12 @@ class ClusterJob:
         return dict(json.loads(self.gridtf("status", "--json").stdout))
 
     @property
-    def attempt(self) -> Attempt:
-        attempt = self.run.latest()
-        assert attempt is not None, f"no attempt\n{self.output}"
-        return attempt
-
-    @property
     def output(self) -> str:
         log = self.run.log
         return log.read_text(errors="replace") if log.exists() else "(no job.log)"
 
-    def until(self, condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
-        """Wait until a condition returns a true value, and return it."""
-        deadline = time.monotonic() + seconds
-        while True:
-            begin = time.monotonic()
-            if value := condition():
-                return value
-            if time.monotonic() >= deadline:
-                said = f"{self.output}\n{self.agents_output()}\n{self.bed.about(self.id)}"
-                raise AssertionError(f"waited {seconds} s for {what}; job.log, agents.log and the queue say:\n{said}")
-            time.sleep(max(0.05, time.monotonic() - begin))  # a command on a host takes a core
-
-    def agents_output(self, attempt: int = 0) -> str:
-        """The output of the agents of an attempt; 0: of the latest one."""
-        which = self.run.attempt(attempt) if attempt else self.run.latest()
-        return which.agents_log.read_text(errors="replace") if which and which.agents_log.exists() else ""
-
-    def tasks(self) -> dict[str, dict[str, Any]]:
-        """Task name -> its record, with ``host`` and the agent's pid as ``agent``."""
-        found: dict[str, dict[str, Any]] = {}
-        for host, record in hosts_of(self.run.latest()).items():
-            for name, task in record["tasks"].items():
-                found[name] = {**task, "host": host, "agent": record["pid"]}
-        return found
+    def said(self) -> str:
+        return f"{super().said()}\n{self.bed.about(self.id)}"
 
     def running(self, count: int) -> dict[str, dict[str, Any]]:
         """Wait until ``count`` tasks run."""
@@ -113,20 +83,9 @@ class ClusterJob:
 
         return dict(self.until(all_run, f"{count} tasks to run"))
 
-    def verdict(self, seconds: float = PATIENCE, attempt: int = 1) -> dict[str, Any]:
+    def verdict(self, seconds: float | None = None, attempt: int = 1) -> dict[str, Any]:
         path = self.run.attempt(attempt).verdict
         return dict(self.until(lambda: read_record(path), f"the verdict of attempt {attempt}", seconds))
-
-    def logs(self) -> dict[str, str]:
-        """Task name -> its output."""
-        return {path.stem: path.read_text(errors="replace") for path in sorted(self.attempt.logs.glob("*.log"))}
-
-    def gpus(self) -> dict[str, tuple[str, tuple[str, ...]]]:
-        """Task name -> (host, GPUs), as published by the hosts."""
-        found = {}
-        for host, record in hosts_of(self.attempt).items():
-            found.update({name: (host, tuple(share)) for name, share in record["gpus"].items()})
-        return found
 
 
 def received(bed: Bed, *hosts: str, link: str = "eth0") -> dict[str, int]:

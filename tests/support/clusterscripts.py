@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from gridtf.run.rundir import RunDir, read_record
 from tests.support.cluster import CHECKOUT, PATH, SHARED, Bed
 from tests.support.clusterjobs import PATIENCE
+from tests.support.jobs import until
 from tests.support.python import KERNEL_REPORTS_EXITS
 
 NODES = ("n1", "n2", "n3", "n4")
@@ -171,10 +171,7 @@ class Batch:
 
     def over(self, seconds: float = PATIENCE) -> Batch:
         """Wait until it has ended."""
-        deadline = time.monotonic() + seconds
-        while self.goes_on():
-            assert time.monotonic() < deadline, f"job {self.id} goes on\n{self.output}"
-            time.sleep(0.1)
+        self.until(lambda: not self.goes_on(), f"the end of job {self.id}", seconds)
         return self
 
     def ended(self, seconds: float = PATIENCE) -> Batch:
@@ -185,23 +182,15 @@ class Batch:
         return self
 
     def until(self, condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() >= deadline:
-                said = f"{self.output}\n{self.folder.bed.about(self.id)}"
-                raise AssertionError(f"not after {seconds} s: {what}; output and queue say:\n{said}")
-            time.sleep(0.05)
+        until(condition, what, seconds, lambda: f"{self.output}\n{self.folder.bed.about(self.id)}")
 
     def until_printed(self, word: str, count: int, seconds: float = PATIENCE) -> None:
         """Wait until ``count`` tasks have printed this."""
-        wait_until(self.folder, self.id, word, count, seconds)
 
+        def printed() -> bool:
+            return sum(word in log for run in self.folder.runs(self.id) for log in logs(run)) >= count
 
-def wait_until(folder: Folder, job_id: str, word: str, count: int, seconds: float = PATIENCE) -> None:
-    deadline = time.monotonic() + seconds
-    while sum(word in log for run in folder.runs(job_id) for log in logs(run)) < count:
-        assert time.monotonic() < deadline, f"fewer than {count} tasks have printed {word!r}"
-        time.sleep(0.05)
+        self.until(printed, f"{count} tasks to print {word!r}", seconds)
 
 
 def one_gpu_each(tasks: dict[str, Task], count: int) -> None:
@@ -210,12 +199,3 @@ def one_gpu_each(tasks: dict[str, Task], count: int) -> None:
     assert all(len(task.gpus) == 1 and set(task.gpus) <= set(task.granted) for task in tasks.values()), tasks
     assert all(task.rocr == task.gpus for task in tasks.values()), tasks
     assert len({(task.host, task.gpus) for task in tasks.values()}) == count, tasks
-
-
-def nothing_left(bed: Bed) -> None:
-    """Wait until no process of alice's is left on any host."""
-    for host in ("login", *NODES):
-        deadline = time.monotonic() + 180
-        while left := bed.run(host, "pgrep", "-a", "-u", "alice", check=False, user="root").stdout:
-            assert time.monotonic() < deadline, f"left on {host}:\n{left}"
-            time.sleep(0.1)

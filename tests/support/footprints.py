@@ -6,20 +6,11 @@ import contextlib
 import os
 import pwd
 import re
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from testbeds import groups
 
 from tests.support.cluster import Bed
-
-
-def await_(what: str, happened: Callable[[], object], limit: float = 90) -> None:
-    end = time.monotonic() + limit
-    while not happened():
-        assert time.monotonic() < end, f"not after {limit:.0f} s: {what}"
-        time.sleep(0.05)
 
 
 def footprint() -> set[str]:

@@ -34,15 +34,17 @@ os.execvp(sys.argv[2], sys.argv[2:])
 _MANY_HOSTS = [sys.executable, "-m", "tests.support.many_hosts"]
 
 
-def until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
-    """Wait until a condition returns a true value, and return it."""
+def until(
+    condition: Callable[[], Any], what: str, seconds: float = PATIENCE, said: Callable[[], str] = lambda: ""
+) -> Any:
+    """Wait until a condition returns a true value, and return it; ``said`` is added to the failure."""
     deadline = time.monotonic() + seconds
     while True:
-        value = condition()
-        if value:
+        begin = time.monotonic()
+        if value := condition():
             return value
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.02)
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}\n{said()}"
+        time.sleep(max(0.02, time.monotonic() - begin))  # a command on a host of a test bed takes a core
 
 
 def hosts_of(attempt: Attempt | None) -> dict[str, dict[str, Any]]:
@@ -50,7 +52,64 @@ def hosts_of(attempt: Attempt | None) -> dict[str, dict[str, Any]]:
     return dict((read_record(attempt.summary) or {}).get("hosts", {})) if attempt else {}
 
 
-class LaunchedJob:
+class StartedJob:
+    """A job, seen through its run directory: of the launcher below, or of a scheduler.
+
+    Attributes:
+        run: Its run directory as this machine sees it.
+        patience: Seconds that a test waits for it.
+    """
+
+    run: RunDir
+    patience = PATIENCE
+
+    @property
+    def output(self) -> str:
+        """What its script or launcher has printed."""
+        raise NotImplementedError
+
+    def said(self) -> str:
+        """All that a failed test shows of it."""
+        return f"{self.output}\n{self.agents_output()}"
+
+    def until(self, condition: Callable[[], Any], what: str, seconds: float | None = None) -> Any:
+        """Wait until a condition returns a true value, and return it."""
+        return until(condition, what, seconds or self.patience, self.said)
+
+    @property
+    def attempt(self) -> Attempt:
+        """The latest attempt; waits for the first one."""
+        found: Attempt = self.until(self.run.latest, "an attempt")
+        return found
+
+    def agents_output(self, attempt: int = 0) -> str:
+        """The output of the agents of an attempt; 0: of the latest one."""
+        which = self.run.attempt(attempt) if attempt else self.run.latest()
+        return which.agents_log.read_text(errors="replace") if which and which.agents_log.exists() else ""
+
+    def hosts(self) -> dict[str, dict[str, Any]]:
+        """Host -> its record, as the launcher has written it."""
+        return hosts_of(self.run.latest())
+
+    def tasks(self) -> dict[str, dict[str, Any]]:
+        """Task name -> its record, with ``host`` and the agent's pid as ``agent``."""
+        return {
+            name: {**task, "host": host, "agent": record["pid"]}
+            for host, record in self.hosts().items()
+            for name, task in record["tasks"].items()
+        }
+
+    def gpus(self) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """Task name -> (host, GPUs), as published by the hosts."""
+        hosts = self.hosts().items()
+        return {name: (host, tuple(own)) for host, record in hosts for name, own in record["gpus"].items()}
+
+    def logs(self) -> dict[str, str]:
+        """Task name -> its output."""
+        return {path.stem: path.read_text(errors="replace") for path in sorted(self.attempt.logs.glob("*.log"))}
+
+
+class LaunchedJob(StartedJob):
     """A launcher that runs in the background.
 
     Args:
@@ -91,11 +150,6 @@ class LaunchedJob:
             )
 
     @property
-    def attempt(self) -> Attempt:
-        found: Attempt = until(self.run.latest, "an attempt")
-        return found
-
-    @property
     def output(self) -> str:
         return self.log.read_text(errors="replace")
 
@@ -108,17 +162,6 @@ class LaunchedJob:
         verdict = read_record(self.attempt.verdict)
         assert verdict is not None, f"no verdict; the log says:\n{self.output}"
         return verdict
-
-    def tasks(self) -> dict[str, dict[str, Any]]:
-        """Task name -> its record, as published by the hosts."""
-        found: dict[str, dict[str, Any]] = {}
-        for host in self.hosts().values():
-            found.update(host["tasks"])
-        return found
-
-    def hosts(self) -> dict[str, dict[str, Any]]:
-        """Host -> its record, as the launcher has written it."""
-        return hosts_of(self.attempt)
 
     def running(self, *names: str) -> dict[str, int]:
         """Wait until these tasks run; returns task name -> pid."""

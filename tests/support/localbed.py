@@ -50,9 +50,8 @@ class LocalBed(Bed):
             capture_output=True,
             text=True,
             timeout=timeout,
-            preexec_fn=lambda: signal.signal(
-                signal.SIGINT, signal.SIG_DFL
-            ),  # ignored where tests run in the background
+            # ignored where tests run in the background
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         assert not check or done.returncode == 0, f"{argv}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
         return done

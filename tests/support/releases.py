@@ -6,12 +6,13 @@ import json
 import shutil
 import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
 from tests.support.cluster import CHECKOUT, Bed
+from tests.support.jobs import until
 
 PATIENCE = 240.0  # seconds that a test waits for what takes a tenth of it on a quiet machine
 OLD, NEW = "0.1.0", "0.1.1"
@@ -75,11 +76,13 @@ class Site:
 
     def until(self, job: str, *states: str) -> dict[str, Any]:
         """Wait until a job has one of these states; returns what ``gridtf status`` tells of it."""
-        deadline = time.monotonic() + PATIENCE
-        while (seen := self.json("status", job))["state"] not in states:
-            assert time.monotonic() < deadline, f"{seen}\n{self.gridtf('logs', job, check=False).stdout}"
-            time.sleep(0.5)
-        return dict(seen)
+
+        def seen() -> Any:
+            view = self.json("status", job)
+            return view if view["state"] in states else None
+
+        said = partial(self.gridtf, "logs", job, check=False)
+        return dict(until(seen, f"{job} to be {' or '.join(states)}", PATIENCE, lambda: said().stdout))
 
 
 # The first worker fails once; what it has begun is done the second time. It imports gridtf only after the upgrade.
@@ -130,10 +133,8 @@ def outlive(site: Site, wheels: Path, shared: Path, seen: str, *, beside: bool, 
     site.until(failed, "FAILED")
     queued = submit(*two, "--name", "queued", "--restarts", "1", *hold) if hold else ""
     running = submit(*two, "--name", "running", "--restarts", "1")
-    deadline = time.monotonic() + PATIENCE
-    while {task["state"] for task in site.json("status", running)["tasks"]} != {"RUNNING"}:
-        assert time.monotonic() < deadline, site.json("status", running)
-        time.sleep(0.5)
+    tasks = partial(site.json, "status", running)
+    until(lambda: {task["state"] for task in tasks()["tasks"]} == {"RUNNING"}, "all tasks to run", PATIENCE)
     install(NEW, NEW if beside else OLD)
     assert site.json("status", running)["state"] == "RUNNING"
     assert {failed, running, *([queued] if hold else [])} <= {job["run_dir"] for job in site.json("list")}

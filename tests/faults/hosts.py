@@ -2,7 +2,7 @@
 
 All of them befall jobs that were submitted, of two tasks on two hosts (on one with the local scheduler), many at once:
 tests/local/test_host_faults.py and tests/cluster/test_host_faults.py. docs/reference.md shows them. Faults of
-programs: programfaults.py.
+programs: programs.py.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 from gridtf.run.rundir import read_record
 from gridtf.states import ENDED
 from gridtf.values import Fields
+from tests.faults.firstlines import fits
 from tests.support.cluster import CHECKOUT, Bed
 from tests.support.clusterfaults import FAMILY, admin, late_agents, mounted, no_process_left, parent
 from tests.support.clusterjobs import ClusterJob
-from tests.support.firstlines import fits
 
 SCHEDULERS = ("local", "slurm", "sge")
 SHORT = "6"  # heartbeat_timeout, in seconds, where a fault is noticed only by its silence

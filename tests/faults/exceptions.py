@@ -1,7 +1,7 @@
 """Programs that an exception ends, each with what the reason of the verdict must say of it, behind task and host.
 
 All of them are run by one Python that has imported TensorFlow (tests/local/test_exceptions.py). docs/reference.md shows
-them (scripts/faulttables.py). Faults of other kinds: programfaults.py.
+them (scripts/faulttables.py). Faults of other kinds: programs.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 All of them are run on this machine (tests/local/test_program_faults.py), and some that stand for the others also on
 clusters, by `gridtf run` inside one allocation (tests/cluster/test_program_faults.py). docs/reference.md shows them
-(scripts/faulttables.py). Other faults: hostfaults.py.
+(scripts/faulttables.py). Other faults: hosts.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gridtf.values import Fields
-from tests.support.firstlines import fits
+from tests.faults.firstlines import fits
 
 EXITED = "exited with 0 while others trained (worker:N on HOST: RuntimeError: Socket closed…"
 
