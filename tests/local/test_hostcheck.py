@@ -140,7 +140,7 @@ def _running(program: str, folder: Path) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            line, environ = (path / "cmdline").read_text(), (path / "environ").read_text()
+            line, environ = ((path / name).read_text(errors="replace") for name in ("cmdline", "environ"))
         except OSError:
             continue
         if program in line and f"SLOW={folder}/" in environ:

@@ -87,7 +87,7 @@ class Progress:
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         self._over.set()
         self._erase()
-        if self._keep and not exitstatus:
+        if self._keep and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
             units.record(self._took, self._counts)
 
     def pytest_terminal_summary(self) -> None:

@@ -352,11 +352,12 @@ def test_parse_failure_of_a_cancelled_step_that_a_host_ended_first(restarts: int
     assert end.error.what == "the agents' job step 16.0 was cancelled"
 
 
-def test_parse_failure_of_a_restarted_job_tells_late_clean_up() -> None:
+@pytest.mark.parametrize("why", ["Job credential revoked", "Invalid job credential"])
+def test_parse_failure_of_a_restarted_job_tells_late_clean_up(why: str) -> None:
     late = injob.parse_failure(137, KILLED, restarts=1)
     assert isinstance(late.error, CleanedUpError)
     assert late.error.host == late.host
-    revoked = ["srun: error: Task launch for StepId=2.0 failed on node n3: Job credential revoked"]
+    revoked = [f"srun: error: Task launch for StepId=2.0 failed on node n3: {why}"]
     error = injob.parse_failure(1, revoked, restarts=1).error
     assert isinstance(error, CleanedUpError)
     assert error.host == "n3"
