@@ -75,9 +75,15 @@ def test_job_whose_condition_can_not_come_is_ended_and_says_so(here: Path) -> No
 def test_job_that_waits_is_cancelled(here: Path) -> None:
     submit("--name", "held", *HELD)
     after = submit("--after", "held", *ENDS)
-    own = Path("/proc", after["job_id"].partition(".")[0], "status")
-    # until then the signal ends the job runner, which leaves the mark that the job waits
-    until(lambda: int(own.read_text().partition("SigBlk:")[2].split()[0], 16) & 1 << (signal.SIGTERM - 1), "the runner")
+    own = Path("/proc", after["job_id"].partition(".")[0])
+
+    def takes_signals() -> bool:
+        """Until then one ends the job runner, which leaves the mark that the job waits."""
+        blocked = int((own / "status").read_text().partition("SigBlk:")[2].split()[0], 16)
+        # while a process waits for signals, the kernel shows them as not blocked
+        return bool(blocked & 1 << (signal.SIGTERM - 1)) or "sigtimedwait" in (own / "wchan").read_text()
+
+    until(takes_signals, "the runner")
     call("cancel", after["run_dir"])
     view = status(after["run_dir"])
     assert (view["state"], view["attempt"]) == ("CANCELLED", None)
