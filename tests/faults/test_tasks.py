@@ -189,7 +189,8 @@ def test_timeout_names_tasks_that_had_finished(launch: Launch, program: Program)
     job.process.send_signal(signal.SIGALRM)  # as the script's own clock does
     verdict = job.verdict()
     assert verdict["state"] == "TIMEOUT"
-    assert verdict["reason"] == "the walltime is over (worker:0 had exited with 0, worker:1 had not)"
+    assert verdict["reason"].startswith("the walltime is over")  # later also that worker:1 has not opened its port
+    assert verdict["reason"].endswith(" (worker:0 had exited with 0, worker:1 had not)")
     assert verdict["hint"].endswith("if the job is done when worker:0 is: --success-policy chief")
 
 
