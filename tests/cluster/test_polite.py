@@ -140,7 +140,9 @@ def test_killed_command_that_asks_holds_nobody_up(bed: Bed) -> None:
         name = COMMANDS[bed.kind][0]
         real = bed.home() / "counting" / name
         text = real.read_text()
-        real.write_text(text.replace("exec ", "until ls counting | grep -qx go; do sleep 0.1; done\nexec "))
+        real.write_text(
+            text.replace("exec ", "until ls counting | grep -qx go || [ ! -e counting ]; do sleep 0.1; done\nexec ")
+        )
         words = [*GRIDTF, "status", job.seen_as]
         with bed.popen("login", *words, env=counter.environ) as first:
             until(lambda: counter.calls, "its question")

@@ -94,7 +94,7 @@ class StartedJob:
     def tasks(self) -> dict[str, dict[str, Any]]:
         """Task name -> its record, with ``host`` and the agent's pid as ``agent``."""
         return {
-            name: {**task, "host": host, "agent": record["pid"]}
+            name: {**task, "host": host, "agent": record.get("pid")}
             for host, record in self.hosts().items()
             for name, task in record["tasks"].items()
         }
