@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from gridtf.run.rundir import RunDir, read_record
-from tests.support.commands import as_json, call, status, submit
+from tests.support.commands import as_json, call, running, status, submit
 from tests.support.disks import small_disk
-from tests.support.jobs import until
 
 TRAIN = """
 import os, pathlib, lib, package.part
@@ -158,7 +157,7 @@ def test_resumed_job_and_each_of_its_starts_run_the_snapshot(folder: Path) -> No
 
 def test_exec_begins_in_the_snapshot(folder: Path) -> None:
     job = submit("--workers", "1", "--snapshot", "--", "sleep", "600")
-    until(lambda: status(job["run_dir"])["phase"] == "running", "the task to run")
+    running(job["run_dir"])
     assert call("exec", job["run_dir"], "worker:0", "--", "pwd").stdout.strip() == snapshot_of(job)
 
 
