@@ -116,7 +116,7 @@ class Turned(ast.NodeVisitor):
     def visit_Expr(self, node: ast.Expr) -> None:
         if isinstance(node.value, ast.Call) and "super()" not in ast.unparse(node.value):
             self.found.append(("call left out", node.value, "None"))
-            self.generic_visit(node)
+        self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, bool):
@@ -263,7 +263,7 @@ def main() -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with checkout(options.tests) as copy:
         if not options.record.exists():
-            print("recording which tests run which lines: about half an hour", flush=True)
+            print("recording which tests run which lines", flush=True)
             with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
                 options.record.write_text(json.dumps(recorded(copy, Path(folder))), encoding="utf-8")
         lines, took = json.loads(options.record.read_text(encoding="utf-8"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gridtf.run.rundir import read_record
@@ -12,6 +12,7 @@ from tests.support.beds import on_every_scheduler
 from tests.support.cluster import Bed
 from tests.support.clusterfaults import GRIDTF_ENVIRON, UNTIL_GO, finished, kill9, started
 from tests.support.clusterjobs import GRIDTF, ClusterJob, gridtf
+from tests.support.jobs import until
 from tests.support.sgebed import BINARIES
 
 COMMANDS = {"slurm": ("squeue", "sacct"), "sge": ("qstat", "qacct")}
@@ -57,13 +58,6 @@ def counted(bed: Bed) -> Iterator[Counter]:
         yield Counter(bed)
     finally:
         bed.run("login", "rm", "-rf", bed.seen(bed.home() / "counting"), user="root")
-
-
-def until(condition: Callable[[], object], what: str, seconds: float = 240) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.1)
 
 
 @on_every_scheduler

@@ -10,7 +10,8 @@ import pytest
 from gridtf.run.rundir import RunDir
 from tests.support.beds import on_every_scheduler
 from tests.support.cluster import CHECKOUT, Bed
-from tests.support.clusterscripts import HOME, NODES, joined_tasks_ended, logs, one_gpu_each, parse_tasks
+from tests.support.clusterfaults import NODES
+from tests.support.clusterscripts import HOME, joined_tasks_ended, logs, one_gpu_each, parse_tasks
 from tests.support.examples import stated_accuracy
 from tests.support.sgescripts import folder_on
 

@@ -15,7 +15,6 @@ from tests.support.clusterjobs import PATIENCE
 from tests.support.jobs import until
 from tests.support.python import KERNEL_REPORTS_EXITS
 
-NODES = ("n1", "n2", "n3", "n4")
 HOME = f"{SHARED}/home/alice"
 ENVIRON = {"PATH": f"{HOME}/bin:{PATH}", "PYTHONPATH": str(CHECKOUT), "GRIDTF_SITE_CONFIG": ""}
 # Sets what a user's module or virtual environment would, for scripts that inherit no environment.

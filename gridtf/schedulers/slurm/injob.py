@@ -184,7 +184,7 @@ _TASK_ENDED = re.compile(r"srun: error: (\S+): tasks? [\d,-]+: (.+)")
 _EXITED = re.compile(r"Exited with exit code (\d+)")
 # srun: error: Task launch for StepId=10.0 failed on node n4: Protocol authentication error
 _NOT_LAUNCHED = re.compile(r"srun: error: Task launch for StepId=\S+ failed on node (\S+): (.+)")
-_REVOKED = re.compile("credential revoked|Invalid job credential")  # until 22.05, and with 24.11
+_REVOKED = re.compile("credential revoked|Invalid job credential")  # seen with 22.05, and with 24.11
 # Printed before any task has exited: the step was cancelled. Slurm's daemons print when, and sometimes why:
 # slurmstepd-n1: error: *** STEP 6.0 ON n1 CANCELLED AT 2026-11-21T23:35:24 DUE TO NODE FAILURE, SEE … ***
 _ABORTED = "srun: Job step aborted"
