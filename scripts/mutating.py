@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +38,7 @@ _PLUGIN = """
 import json, os, time
 import coverage
 import pytest
-_took = {}
+_took, _failed = {}, set()
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
     if found := coverage.Coverage.current():
@@ -48,7 +48,11 @@ def pytest_runtest_protocol(item):
         return (yield)
     finally:
         _took[item.nodeid] = time.monotonic() - begin
+def pytest_runtest_logreport(report):
+    _failed.update([report.nodeid] * report.failed)
 def pytest_sessionfinish():
+    for test in _failed:  # it would also fail with a fault
+        _took.pop(test, None)
     with open(os.environ["MUTANTS_TOOK"] + f"/took-{os.getpid()}.json", "w") as file:
         json.dump(_took, file)
 """
@@ -179,35 +183,52 @@ def checkout(tests: str) -> Iterator[Path]:
         yield copy
 
 
-def pytest(copy: Path, *arguments: str, seconds: float, **environ: str) -> int | None:
-    """The exit code of pytest in the copy; None where it takes longer."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
-    env = {**os.environ, "PYTHONPATH": str(copy), **environ}
-    with subprocess.Popen(
-        command, cwd=copy, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    ) as process:
+def pytest(
+    copy: Path,
+    *arguments: str,
+    seconds: float | None = None,
+    run: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+) -> int | None:
+    """The exit code of pytest in the copy; None where it takes longer.
+
+    It is asked to end by SIGINT, which ends the jobs of tests, also when this process is to end.
+    """
+    command = [sys.executable, *run, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    env = {**os.environ, "PYTHONPATH": str(copy), **(environ or {})}
+    output = None if run else subprocess.DEVNULL
+    with subprocess.Popen(command, cwd=copy, env=env, stdout=output, stderr=output, start_new_session=True) as process:
         try:
             return process.wait(seconds)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGINT)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(20)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
             return None
+        finally:
+            _end(process)
 
 
-def recorded(copy: Path, folder: Path) -> tuple[dict[str, dict[int, list[str]]], dict[str, float]]:
-    """(file -> line -> the tests that run it, test -> its seconds): of a run of the tests in the copy."""
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        os.kill(process.pid, signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(20)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def recorded(copy: Path, folder: Path, select: str) -> tuple[dict[str, dict[int, list[str]]], dict[str, float]]:
+    """(file -> line -> the tests that run it, test -> its seconds): of a run of the tests in the copy.
+
+    Tests that fail without a fault are left out.
+    """
     import coverage
 
     (folder / "config").write_text(_CONFIG.format(root=copy, folder=folder), encoding="utf-8")
     (folder / "mutants_plugin.py").write_text(_PLUGIN, encoding="utf-8")
     path = os.pathsep.join([str(copy), str(folder)])
     more = {"COVERAGE_PROCESS_START": str(folder / "config"), "MUTANTS_TOOK": str(folder), "PYTHONPATH": path}
-    command = ["-p", "mutants_plugin", "--numprocesses", str((os.cpu_count() or 1) + 1), "--dist", "loadfile"]
-    run = [sys.executable, "-m", "coverage", "run", f"--rcfile={folder}/config", "-m", "pytest", "-q", *command]
-    subprocess.run([*run, *RECORDED], cwd=copy, env={**os.environ, **more}, check=False)
+    side_by_side = ("--numprocesses", str((os.cpu_count() or 1) + 1), "--dist", "loadfile")
+    run = ("-m", "coverage", "run", f"--rcfile={folder}/config")
+    pytest(copy, "-p", "mutants_plugin", *side_by_side, "-m", select, *RECORDED, run=run, environ=more)
     data = coverage.CoverageData(basename=str(folder / "data"))
     for part in folder.glob("data.*"):
         one = coverage.CoverageData(basename=str(part))
@@ -257,15 +278,17 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=120, help="how many faults (120)")
     parser.add_argument("--seed", type=int, default=1, help="which ones (1)")
     parser.add_argument("--tests", default="", metavar="COMMIT", help="with the tests of that commit")
+    parser.add_argument("--select", default="not release", metavar="TOPICS", help="of which these (not release)")
     parser.add_argument("--record", type=Path, default=ROOT / ".mutants.json", help="what the recorded run has shown")
     parser.add_argument("--beds", action="store_true", help="on test beds, too: lines that nothing else runs")
     options = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with checkout(options.tests) as copy:
         if not options.record.exists():
             print("recording which tests run which lines", flush=True)
             with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-                options.record.write_text(json.dumps(recorded(copy, Path(folder))), encoding="utf-8")
+                options.record.write_text(json.dumps(recorded(copy, Path(folder), options.select)), encoding="utf-8")
         lines, took = json.loads(options.record.read_text(encoding="utf-8"))
         lines = {file: {int(line): names for line, names in of_file.items()} for file, of_file in lines.items()}
         counts: Counter[str] = Counter()

@@ -57,6 +57,17 @@ def test_fault_is_tried_with_the_tests_of_its_line_and_taken_back(
     assert (copy / "gridtf/program.py").read_text(encoding="utf-8") == PROGRAM
 
 
+def test_recorded_run_knows_the_lines_of_each_test_that_passes(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (copy / "test_it.py").write_text(f"{TESTS}\ndef test_broken():\n    assert double(3) == 7\n", encoding="utf-8")
+    (copy / "records").mkdir()
+    monkeypatch.setattr(mutating, "RECORDED", ["test_it.py"])
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")  # processes that a test starts have it as the test that runs their lines
+    lines, took = mutating.recorded(copy, copy / "records", "not release")
+    assert list(took) == ["test_it.py::test_double"]
+    assert "test_it.py::test_double" in lines["gridtf/program.py"][5]
+    assert 4 not in lines["gridtf/program.py"]
+
+
 def test_seed_draws_the_same_faults_of_all_folders() -> None:
     drawn = mutating.drawn(1, 40)
     assert drawn == mutating.drawn(1, 40)

@@ -1,12 +1,17 @@
-"""Makes each start of TensorFlow in the tests a fifth shorter: hides scikit-learn, which the examples need, from Keras.
+"""Makes each start of TensorFlow in the tests about 30 % shorter.
 
-Keras imports it wherever it is installed, for wrappers that nothing here uses; where users train it mostly is not.
-scripts/test copies this file into the tests' environment, where every Python calls begin() as it starts.
+It hides scikit-learn, which the examples need, from Keras, which imports it wherever it is installed, for wrappers that
+nothing here uses; where users train it mostly is not. And it has Python look for garbage less often: TensorFlow makes a
+million objects that stay. scripts/test copies this file into the tests' environment, where every Python calls begin()
+as it starts.
 """
 
 from __future__ import annotations
 
+import gc
 import sys
+
+_MORE_OBJECTS = 50_000  # than 700 before Python looks for garbage among them
 
 
 class KerasWithoutSklearn:
@@ -25,6 +30,7 @@ class KerasWithoutSklearn:
 
 def begin() -> None:
     sys.meta_path.insert(0, KerasWithoutSklearn)
+    gc.set_threshold(_MORE_OBJECTS)
 
 
 def _importer() -> str:
