@@ -39,10 +39,10 @@ def let(bed: Bed, name: str, code: int = 0) -> None:
 
 def ends(one: ClusterJob, state: str, code: int | None = None) -> str:
     """Wait for the end of a job, in this state; returns why."""
-    done = one.gridtf("wait", "--timeout", "300", check=False, timeout=310)
+    done = one.gridtf("wait", "--json", "--timeout", "300", check=False, timeout=310)
     code = {"COMPLETED": 0, "SAVED": 42}.get(state, 1) if code is None else code
     assert done.returncode == code, f"{done.stdout}{done.stderr}{one.output}{one.bed.about(one.id)}"
-    view = one.status()
+    view = json.loads(done.stdout)
     assert view["state"] == state, view
     return str(view["reason"])
 

@@ -1,4 +1,4 @@
-"""Jobs that are one MPI world, on four hosts with four ranks each, under Open MPI and MPICH."""
+"""Jobs that are one MPI world, on four hosts with two ranks each, under Open MPI and MPICH."""
 
 from __future__ import annotations
 
@@ -18,39 +18,46 @@ from tests.support.clusterscripts import RUN, logs
 from tests.support.mpi import MPICH, OPEN_MPI, variables
 from tests.support.sgescripts import folder_on
 
-FOUR_BY_FOUR = {
-    "slurm": ("--nodes", "4", "--tasks-per-node", "4"),
-    "sge": ("--pe", "rr", "--slots", "16", "--workers", "16"),
+FOUR_BY_TWO = {
+    "slurm": ("--nodes", "4", "--tasks-per-node", "2"),
+    "sge": ("--pe", "rr", "--slots", "8", "--workers", "8"),
 }
 # Grid Engine keeps a job that it starts again off its earlier hosts, but the first, for minutes.
 TWO_HOSTS = {"slurm": ("--nodes", "2", "--tasks-per-node", "1"), "sge": ("--pe", "one", "--slots", "2")}
 # of a range, Slurm allocates the fewest hosts that have room
-THREE_BY_FOUR_OR_MORE = {
-    "slurm": ("--nodes", "3-4", "--native=--nodes=4", "--tasks-per-node", "4"),
-    "sge": ("--pe", "rr", "--nodes", "3-4", "--tasks-per-node", "4"),
+THREE_BY_TWO_OR_MORE = {
+    "slurm": ("--nodes", "3-4", "--native=--nodes=4", "--tasks-per-node", "2"),
+    "sge": ("--pe", "rr", "--nodes", "3-4", "--tasks-per-node", "2"),
 }
 HOSTS = {f"n{number}" for number in range(1, 5)}
-SIXTEEN = {f"worker-{rank}": f"{rank} 16" for rank in range(16)}
+EIGHT = {f"worker-{rank}": f"{rank} 8" for rank in range(8)}
 
 RANKS = "from mpi4py import MPI\nprint(MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)"
 
-# The gradient of rank N is (N, 1); the mean over 16 ranks is (7.5, 1).
+# The gradient of rank N is (N, 1); the mean over 8 ranks is (3.5, 1). The last one has it from TensorFlow.
 GRADIENTS = """
-import os
+import os, pathlib, time
 import numpy as np
-import tensorflow as tf
+
+rank, place = int(os.environ["RANK"]), pathlib.Path(os.environ["OUTPUT_DIR"])
+gradient = np.array([rank, 1.0], np.float32)
+if rank == 7:
+    import tensorflow as tf
+    weights = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(weights * tf.constant([float(rank), 1.0]))
+    gradient = tape.gradient(loss, weights).numpy()
+    (place / "ready").touch()
+while not (place / "ready").exists():
+    time.sleep(0.1)
 from mpi4py import MPI  # last, since ranks that wait for others keep the processors busy
 
 world = MPI.COMM_WORLD
-weights = tf.Variable([1.0, 2.0])
-with tf.GradientTape() as tape:
-    loss = tf.reduce_sum(weights * tf.constant([float(world.rank), 1.0]))
-gradient = tape.gradient(loss, weights).numpy()
 mean = np.empty_like(gradient)
 world.Allreduce(gradient, mean)
-print(world.rank, world.size, os.environ["RANK"], (mean / world.size).tolist(), flush=True)
+print(world.rank, world.size, rank, (mean / world.size).tolist(), flush=True)
 """
-# Argument: what rank 6 does when all are there.
+# Argument: what rank 2, the first on n2, does when all are there.
 FAULTS = """
 import os, sys, time
 from mpi4py import MPI
@@ -60,7 +67,7 @@ world.Barrier()
 print("ready", world.rank, world.size, flush=True)
 if sys.argv[1] == "raise at first" and os.environ["GRIDTF_ATTEMPT"] == "2":
     sys.exit()
-if world.rank == 6:
+if world.rank == 2:
     if sys.argv[1].startswith("raise"):
         raise ValueError("the loss is not a number")
     if sys.argv[1] == "abort":
@@ -80,10 +87,10 @@ def save(*_):
     os._exit(0)
 
 world = MPI.COMM_WORLD
-if world.rank in range(4, 8):
+if world.rank in (2, 3):
     signal.signal(signal.SIGTERM, save)
 world.Barrier()
-if world.rank == 9:
+if world.rank == 4:
     raise ValueError("the loss is not a number")
 time.sleep(600)
 """
@@ -111,7 +118,7 @@ def submit(
     program: str,
     *arguments: str,
     options: tuple[str, ...] = (),
-    where: Mapping[str, tuple[str, ...]] = FOUR_BY_FOUR,
+    where: Mapping[str, tuple[str, ...]] = FOUR_BY_TWO,
 ) -> ClusterJob:
     found = variables(kind, bed.path)
     (bed.home() / "program.py").write_text(program)
@@ -122,7 +129,7 @@ def submit(
     return ClusterJob(bed, "--scheduler", bed.kind, *how, "--", "python", "program.py", *arguments)
 
 
-def ready(job: ClusterJob, count: int = 16) -> dict[str, dict[str, Any]]:
+def ready(job: ClusterJob, count: int = 8) -> dict[str, dict[str, Any]]:
     """The tasks, once all have entered the world."""
     tasks = job.running(count)
     job.until(lambda: all("ready" in text for text in job.logs().values()), "all ranks")
@@ -132,11 +139,11 @@ def ready(job: ClusterJob, count: int = 16) -> dict[str, dict[str, Any]]:
 @pytest.mark.tensorflow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("bed", "kind"), [("slurm", MPICH), ("sge", OPEN_MPI)], indirect=["bed"])
-def test_all_reduce_of_a_gradient_over_sixteen_ranks(bed: Bed, kind: str) -> None:
+def test_all_reduce_of_a_gradient_over_eight_ranks(bed: Bed, kind: str) -> None:
     job = submit(bed, kind, GRADIENTS, options=("--env=TF_CPP_MIN_LOG_LEVEL=2",))
     assert job.verdict(800)["state"] == "COMPLETED", job.output
     said = {name: text.splitlines()[-1] for name, text in job.logs().items()}
-    assert said == {f"worker-{rank}": f"{rank} 16 {rank} [7.5, 1.0]" for rank in range(16)}
+    assert said == {f"worker-{rank}": f"{rank} 8 {rank} [3.5, 1.0]" for rank in range(8)}
     assert {task["host"] for task in job.tasks().values()} == HOSTS
     no_process_left(bed)
 
@@ -148,18 +155,18 @@ def test_end_of_a_world_has_its_first_cause(bed: Bed, kind: str, how: str) -> No
     job = submit(bed, kind, FAULTS, how)
     state, reason = "FAILED", ""
     if how == "raise":
-        reason = "worker:6 on n2: ValueError: the loss is not a number (program.py:12)"
+        reason = "worker:2 on n2: ValueError: the loss is not a number (program.py:12)"
     elif how == "abort":
-        reason = "worker:6 on"
+        reason = "worker:2 on"
     elif how == "exit":
-        reason = "worker:6 on n2: exit code 9"
+        reason = "worker:2 on n2: exit code 9"
     else:
         tasks = ready(job)
         if how == "kill":
-            kill9(bed, "n2", tasks["worker:6"]["pid"])
-            reason = "worker:6 on n2: killed by SIGKILL"
+            kill9(bed, "n2", tasks["worker:2"]["pid"])
+            reason = "worker:2 on n2: killed by SIGKILL"
         elif how == "agent":
-            kill9(bed, "n2", tasks["worker:6"]["agent"])
+            kill9(bed, "n2", tasks["worker:2"]["agent"])
             reason = "the agent on host n2 was killed by SIGKILL"
         elif how == "mpirun":
             (pid,) = bed.run("n1", "pgrep", "-x", "mpirun|mpiexec|mpiexec.hydra").stdout.split()
@@ -178,12 +185,12 @@ def test_end_of_a_world_has_its_first_cause(bed: Bed, kind: str, how: str) -> No
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("bed", "kind"), [("slurm", OPEN_MPI), ("sge", MPICH)], indirect=["bed"])
 def test_world_starts_again_without_a_lost_host(bed: Bed, kind: str) -> None:
-    job = submit(bed, kind, FAULTS, "wait", where=THREE_BY_FOUR_OR_MORE, options=("--restarts", "1"))
-    lost = ready(job)["worker:15"]["host"]
+    job = submit(bed, kind, FAULTS, "wait", where=THREE_BY_TWO_OR_MORE, options=("--restarts", "1"))
+    lost = ready(job)["worker:7"]["host"]
     bed.kill(lost)
     ended(job, "NODE_FAIL", f"host {lost}", "attempt 2 follows")
     job.until(lambda: job.attempt.number == 2, "the second attempt")
-    assert {task["host"] for task in ready(job, 12).values()} == HOSTS - {lost}
+    assert {task["host"] for task in ready(job, 6).values()} == HOSTS - {lost}
     bed.mend(lost)  # Grid Engine deletes no job on a host that does not answer
     gridtf(bed, "cancel", job.seen_as)
     ended(job, "CANCELLED", attempt=2)
@@ -205,8 +212,8 @@ def test_lost_daemon_of_mpirun_is_named(slurm: Bed, kind: str) -> None:
 @pytest.mark.parametrize("kind", [OPEN_MPI, MPICH])
 def test_ranks_save_after_sigterm_although_those_of_other_hosts_are_gone(slurm: Bed, kind: str) -> None:
     job = submit(slurm, kind, SAVES_AT_THE_END, options=("--kill-grace", "20"))
-    ended(job, "FAILED", "worker:9 on n3: ValueError")
-    assert [name for name, text in job.logs().items() if "saved" in text] == [f"worker-{rank}" for rank in range(4, 8)]
+    ended(job, "FAILED", "worker:4 on n3: ValueError")
+    assert [name for name, text in job.logs().items() if "saved" in text] == ["worker-2", "worker-3"]
 
 
 @pytest.mark.timeout(600)
@@ -238,10 +245,10 @@ by_srun = pytest.mark.parametrize(("kind", "rank_type"), [(MPICH, "pmi2"), (OPEN
 @by_srun
 def test_srun_starts_the_ranks_and_the_one_that_raises_is_named(slurm: Bed, kind: str, rank_type: str) -> None:
     job = submit(slurm, kind, FAULTS, "raise at first", options=(f"--mpi={rank_type}", "--restarts", "1"))
-    ended(job, "FAILED", "worker:6 on n2: ValueError: the loss is not a number", "attempt 2 follows")
+    ended(job, "FAILED", "worker:2 on n2: ValueError: the loss is not a number", "attempt 2 follows")
     ended(job, "COMPLETED", attempt=2)
     assert {name: text.strip() for name, text in job.logs().items()} == {
-        name: f"ready {place}" for name, place in SIXTEEN.items()
+        name: f"ready {place}" for name, place in EIGHT.items()
     }
     no_process_left(slurm)
     folders = ("sh", "-c", f"ls -d /tmp/gridtf-{job.verdict()['nonce']}-*")  # slurmstepd has made some for a TMPDIR
@@ -285,12 +292,12 @@ def test_world_of_a_hand_written_script(bed: Bed) -> None:
     folder = folder_on(bed, "worlds")
     (folder.path / "program.py").write_text(RANKS)
     enter = "".join(f"export {name}={shlex.quote(text)}\n" for name, text in variables(MPICH, bed.path).items())
-    options = {"slurm": ("--nodes=4", "--ntasks-per-node=4"), "sge": ("-pe", "rr", "16")}[bed.kind]
-    script = f"{RUN}{enter}gridtf_run --workers 16 --gpus-per-task 0 --mpi -- python program.py\n"
+    options = {"slurm": ("--nodes=4", "--ntasks-per-node=2"), "sge": ("-pe", "rr", "8")}[bed.kind]
+    script = f"{RUN}{enter}gridtf_run --workers 8 --gpus-per-task 0 --mpi -- python program.py\n"
     job = folder.submit(script, *options).ended()
     assert folder.verdicts(job.id) == ["COMPLETED"], job.output
     (run,) = folder.runs(job.id)
-    assert sorted(text.strip() for text in logs(run)) == sorted(SIXTEEN.values())
+    assert sorted(text.strip() for text in logs(run)) == sorted(EIGHT.values())
 
 
 @pytest.mark.timeout(300)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -25,7 +25,17 @@ def step():
     return strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("sum", tf.ones([1 << 18])))
 for _ in range(10):
     total = step()
-print("sum", float(strategy.experimental_local_results(total)[0][0]))
+print("sum", float(strategy.experimental_local_results(total)[0][0]), flush=True)
+"""
+SHARE = """
+import gridtf, time
+from gridtf.training import data
+task = gridtf.task()
+with open(task.output_dir / f"seen-{task.index}", "w", buffering=1) as file:
+    for count, number in enumerate(data.distribute(tf.data.Dataset.range(1000))):
+        print(int(number), file=file)
+        while count == 100 and not (task.output_dir / "go").exists():
+            time.sleep(0.1)
 """
 
 
@@ -58,7 +68,7 @@ def on_two_hosts(bed: Bed, *words: str, name: str) -> ClusterJob:
 def addresses(job: ClusterJob) -> list[str]:
     """The hosts in the TF_CONFIG of the job's workers, which all have the same."""
     found = set()
-    for text in job.logs().values():
+    for text in (text for name, text in job.logs().items() if name.startswith("worker-")):
         config, end = json.JSONDecoder().raw_decode(text)
         hosts = [member.partition(":")[0] for member in config["cluster"]["worker"]]
         assert text[end:].split()[0] == hosts[0]  # MASTER_ADDR
@@ -73,17 +83,25 @@ WAYS = {
 }
 
 
-def on_second_network(bed: Bed, way: str, program: str) -> ClusterJob:
-    """Run a program on two hosts, and check the addresses that its tasks are told."""
-    words, expected = WAYS[way]
+def on_second_network(
+    bed: Bed, way: str, program: str, *words: str, meanwhile: Callable[[ClusterJob], None] = lambda job: None
+) -> ClusterJob:
+    """Run a program on two hosts, and check the addresses that its tasks, and its data workers, are told."""
+    chosen, expected = WAYS[way]
     with tasks_kept_from_the_first_network(bed):
-        job = on_two_hosts(bed, *words, "--", "python", "-c", program, name="over-second")
+        job = on_two_hosts(bed, *chosen, *words, "--", "python", "-c", program, name="over-second")
+        meanwhile(job)
         verdict = job.verdict(600)
     assert verdict["state"] == "COMPLETED", (verdict, job.output, job.logs())
     hosts = [job.gpus()[f"worker:{index}"][0] for index in range(2)]
     network = {"slurm": "10.81", "sge": "10.82"}[bed.kind]
-    assert addresses(job) == [expected.format(host=host, network=network, number=10 + int(host[1])) for host in hosts]
+    of_hosts = {host: expected.format(host=host, network=network, number=10 + int(host[1])) for host in HOSTS}
+    assert addresses(job) == [of_hosts[host] for host in hosts]
     assert sorted(hosts) == list(HOSTS)
+    for name, task in job.tasks().items():
+        if name.startswith("data_worker:"):
+            serves = f"gridtf serves {name} at {of_hosts[task['host']]}:"
+            assert serves in job.logs()[name.replace(":", "-")]
     return job
 
 
@@ -98,50 +116,29 @@ def test_tasks_are_told_their_addresses_in_the_second_network(bed: Bed, way: str
 @pytest.mark.parametrize(
     ("bed", "way"), [("two_network_slurm", "address"), ("two_network_sge", "interface")], indirect=["bed"]
 )
-def test_training_runs_over_the_second_network(bed: Bed, way: str) -> None:
+def test_training_and_data_workers_use_the_second_network_also_when_the_dispatcher_is_killed(
+    bed: Bed, way: str
+) -> None:
+    def seen(job: ClusterJob) -> list[list[str]]:
+        return [path.read_text().split() for path in job.run.output.glob("seen-*")]
+
+    def dispatcher_is_killed(job: ClusterJob) -> None:
+        job.until(lambda: [len(numbers) > 100 for numbers in seen(job)] == [True, True], "half of the elements", 600)
+        dispatcher = job.tasks()["data_dispatcher:0"]
+        kill9(bed, dispatcher["host"], dispatcher["pid"])
+        (job.run.output / "go").touch()
+
     before = {link: received(bed, *HOSTS, link=link) for link in ("eth0", "eth1")}
-    job = on_second_network(bed, way, TELL + TRAIN)
-    assert all("sum 2.0" in text for text in job.logs().values())
+    job = on_second_network(bed, way, TELL + TRAIN + SHARE, "--data-workers", "2", meanwhile=dispatcher_is_killed)
     after = {link: received(bed, *HOSTS, link=link) for link in ("eth0", "eth1")}
     for host in HOSTS:
         grown = {link: after[link][host] - before[link][host] for link in after}
         assert grown["eth1"] > 5_000_000 > 10 * grown["eth0"], grown
-
-
-SHARING = """
-import gridtf, time
-import tensorflow as tf
-from gridtf.training import data
-task = gridtf.task()
-with open(task.output_dir / f"seen-{task.index}", "w", buffering=1) as file:
-    for count, number in enumerate(data.distribute(tf.data.Dataset.range(1000))):
-        print(int(number), file=file)
-        while count == 100 and not (task.output_dir / "go").exists():
-            time.sleep(0.1)
-"""
-
-
-@pytest.mark.tensorflow
-def test_data_workers_over_the_second_network_also_when_the_dispatcher_is_killed(two_network_slurm: Bed) -> None:
-    bed = two_network_slurm
-    words = ("--interface", "eth1", "--data-workers", "2", "--", "python", "-c", SHARING)
-
-    def seen() -> list[list[str]]:
-        return [path.read_text().split() for path in job.run.output.glob("seen-*")]
-
-    with tasks_kept_from_the_first_network(bed):
-        job = on_two_hosts(bed, *words, name="shared-data")
-        job.until(lambda: [len(numbers) > 100 for numbers in seen()] == [True, True], "half of the elements", 600)
-        dispatcher = job.tasks()["data_dispatcher:0"]
-        kill9(bed, dispatcher["host"], dispatcher["pid"])
-        (job.run.output / "go").touch()
-        verdict = job.verdict(600)
-    assert verdict["state"] == "COMPLETED", (verdict, job.output, job.logs())
-    assert "1 restart of data_dispatcher:0 after a failure" in verdict["reason"]
-    assert sorted(int(number) for numbers in seen() for number in numbers) == list(range(1000))
+    assert all("sum 2.0" in job.logs()[f"worker-{index}"] for index in range(2))
+    assert "1 restart of data_dispatcher:0 after a failure" in job.verdict()["reason"]
+    assert sorted(int(number) for numbers in seen(job) for number in numbers) == list(range(1000))
     tasks = job.tasks()
     assert {tasks[f"data_worker:{index}"]["host"] for index in range(2)} == set(HOSTS)
-    assert "gridtf serves data_worker:0 at 10.8" in job.logs()["data_worker-0"]
 
 
 @on_two_networks

@@ -1,4 +1,4 @@
-"""Training with TensorFlow over four hosts of a real cluster, one task per GPU."""
+"""Training with TensorFlow over hosts of a real cluster, one task per GPU."""
 
 from __future__ import annotations
 
@@ -9,29 +9,32 @@ from tests.support.cluster import Bed
 from tests.support.clustertraining import NODES, TELLING, one_gpu_each, submit, traffic, trained, where
 
 pytestmark = pytest.mark.tensorflow
+# One worker on each host: on Slurm of two, on Grid Engine of four, all with both slots of their hosts.
+WORKERS = {
+    "slurm": (2, ("--nodes", "2", "--gpus-per-node", "1")),
+    "sge": (4, ("--pe", "two", "--gpus-per-task", "1", "--cpus-per-task", "2", "--tasks-per-node", "1")),
+}
 
 
 @on_every_scheduler
-def test_multi_worker_mirrored_strategy_over_four_hosts(bed: Bed) -> None:
-    with traffic(bed, 200_000):
-        tasks = (*bed.two_gpus_on_each_of_four_hosts, "--workers", "8")
-        job = submit(bed, "multiworker", *tasks, "--", *TELLING, "python", "train.py")
+def test_multi_worker_mirrored_strategy_over_several_hosts(bed: Bed) -> None:
+    count, options = WORKERS[bed.kind]
+    with traffic(bed, 200_000, NODES[:count]):
+        words = (*options, "--workers", str(count), "--", *TELLING, "python", "train.py")
+        job = submit(bed, "multiworker", *words)
         trained(job, "multiworker")
-    names = [f"worker:{index}" for index in range(8)]
-    one_gpu_each(job, *names)
-    # in the order of the hosts; what each task prints about its GPUs agrees with the records
+    one_gpu_each(job, *(f"worker:{index}" for index in range(count)))
+    # what each task prints about its GPUs agrees with the records
     assert where(job) == job.gpus()
-    hosts = [where(job)[name][0] for name in names]
-    assert sorted(hosts) == [node for node in NODES for _ in range(2)]
-    assert hosts[::2] == hosts[1::2]
+    assert sorted(host for host, _ in where(job).values()) == list(NODES[:count])
 
 
-def test_parameter_servers_over_four_hosts(slurm: Bed) -> None:
-    words = ("--nodes", "4", "--gpus-per-node", "2", "--tasks-per-node", "2", "--chief", "--workers", "6", "--ps", "2")
-    with traffic(slurm, 100_000):
+def test_parameter_servers_beside_workers_of_several_hosts(slurm: Bed) -> None:
+    words = ("--nodes", "3", "--gpus-per-node", "1", "--tasks-per-node", "1", "--chief", "--workers", "2", "--ps", "2")
+    with traffic(slurm, 100_000, NODES[:3]):
         job = submit(slurm, "parameter_server", *words)
         trained(job, "parameter_server")
-    one_gpu_each(job, *(f"worker:{index}" for index in range(6)))
+    one_gpu_each(job, *(f"worker:{index}" for index in range(2)))
     assert len({job.gpus()[f"ps:{index}"][0] for index in range(2)}) == 2
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from tests.support.cluster import CHECKOUT, SHARED, Bed
@@ -29,10 +30,10 @@ def submit(bed: Bed, name: str, *words: str) -> ClusterJob:
 
 def trained(job: ClusterJob, name: str) -> None:
     """Wait until the job has completed, with what the example's README states."""
-    done = job.gridtf("wait", "--timeout", "1000", check=False, timeout=1010)
+    done = job.gridtf("wait", "--json", "--timeout", "1000", check=False, timeout=1010)
     output = done.stdout + done.stderr + job.output + "".join(job.logs().values())
     assert done.returncode == 0, output
-    assert job.status()["state"] == "COMPLETED"
+    assert json.loads(done.stdout)["state"] == "COMPLETED"
     reached(name, job.run.output, output)
 
 
@@ -51,9 +52,9 @@ def where(job: ClusterJob) -> dict[str, tuple[str, tuple[str, ...]]]:
 
 
 @contextmanager
-def traffic(bed: Bed, least: int) -> Iterator[None]:
-    """Check that every host receives more than ``least`` bytes through its link meanwhile."""
-    before = received(bed, *NODES)
+def traffic(bed: Bed, least: int, hosts: Sequence[str] = NODES) -> Iterator[None]:
+    """Check that each of these hosts receives more than ``least`` bytes through its link meanwhile."""
+    before = received(bed, *hosts)
     yield
-    after = received(bed, *NODES)
-    assert all(after[node] - before[node] > least for node in NODES), (before, after)
+    after = received(bed, *hosts)
+    assert all(after[node] - before[node] > least for node in hosts), (before, after)

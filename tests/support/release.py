@@ -40,6 +40,7 @@ BEDS_OF_LANDINGS: dict[str, tuple[str, ...]] = {
     "tests/cluster/test_rerun.py": ("sge",),
     "tests/cluster/test_restarts.py": ("slurm",),
     "tests/cluster/test_restarts.py::test_killed_agent_costs_an_attempt_and_no_host": ("sge",),
+    "tests/cluster/test_scripts.py::test_example_script_trains": ("slurm",),  # one program; gridtf_run is as in any job
     "tests/cluster/test_second_network.py": ("two_network_slurm",),
     "tests/cluster/test_shared_folder.py": ("remote_sge",),
     "tests/cluster/test_sight.py": ("sge",),
@@ -56,13 +57,15 @@ BEDS_OF_LANDINGS: dict[str, tuple[str, ...]] = {
 }
 # Tests that --all leaves out: whole ones, or rows, of which others stay.
 ROWS_OF_RELEASES = (
-    # each example runs on this machine at each landing
+    # each example runs on this machine at each landing; on hosts of a cluster there are averaging, parameter servers,
+    # data workers, checkpoints and strategies in tests of their own
     *(
         f"tests/cluster/test_training_examples.py::test_example_on_two_hosts[[]{name}]"
         for name in (
             *("slurm-averaging", "slurm-between_graph_sync", "slurm-entry", "slurm-hello", "slurm-in_graph"),
-            *("slurm-resume", "slurm-tf_config", "sge-between_graph_async", "sge-evaluator", "sge-horovod_style"),
-            *("sge-model_parallel", "sge-multiworker"),
+            *("slurm-multi_worker_keras_fit", "slurm-parameter_server", "slurm-resume", "slurm-tf_config"),
+            *("sge-between_graph_async", "sge-data_service", "sge-evaluator", "sge-horovod_style"),
+            *("sge-model_parallel", "sge-multiworker", "sge-supervisor_cnn"),
         )
     ),
     # the same end by another sender or of another process

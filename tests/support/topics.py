@@ -61,7 +61,7 @@ SMOKE = (
     "tests/cluster/test_jobs.py::test_killed_task_on_another_host_fails_the_job",
     "tests/cluster/test_jobs.py::test_cancel_ends_tasks_that_ignore_sigterm",
     "tests/cluster/test_scripts.py::test_several_gridtf_run_in_one_script",
-    "tests/cluster/test_training.py::test_multi_worker_mirrored_strategy_over_four_hosts",
+    "tests/cluster/test_training.py::test_multi_worker_mirrored_strategy_over_several_hosts",
 )
 
 
