@@ -11,7 +11,7 @@ from tests.support.clustertraining import NODES, TELLING, one_gpu_each, submit, 
 pytestmark = pytest.mark.tensorflow
 # One worker on each host: on Slurm of two, on Grid Engine of four, all with both slots of their hosts.
 WORKERS = {
-    "slurm": (2, ("--nodes", "2", "--gpus-per-node", "1")),
+    "slurm": (2, ("--nodes", "2", "--gpus-per-node", "1", "--tasks-per-node", "1")),
     "sge": (4, ("--pe", "two", "--gpus-per-task", "1", "--cpus-per-task", "2", "--tasks-per-node", "1")),
 }
 
