@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 from gridtf.run.rundir import RunDir
 from tests.support.beds import on_every_scheduler
-from tests.support.cluster import SHARED, Bed
-from tests.support.clusterfaults import admin, no_process_left
+from tests.support.cluster import CHECKOUT, SHARED, Bed
+from tests.support.clusterfaults import NODES, admin, mounted, no_process_left
 from tests.support.clusterjobs import ClusterJob, gridtf
 from tests.support.jobs import until
 
@@ -115,14 +117,30 @@ def test_job_waits_for_the_one_that_goes_on_with_the_results(bed: Bed) -> None:
     no_process_left(bed)
 
 
+@contextmanager
+def doubts_of_seconds(bed: Bed) -> Iterator[None]:
+    """Jobs doubt for 3 seconds, in place of 60, what the records of others lack: they would ask all the while."""
+    conditions = CHECKOUT / "gridtf/bootstrap/judge/conditions.py"
+    shorter = bed.home() / "conditions.py"
+    before, whole, after = conditions.read_text().partition("\nDOUBT = 60.0 ")
+    assert whole
+    shorter.write_text(f"{before}\nDOUBT = 3.0 {after}")
+    with ExitStack() as stack:
+        for host in NODES:
+            stack.enter_context(mounted(bed, host, "--bind", bed.seen(shorter), str(conditions)))
+        yield
+
+
 @on_every_scheduler
 def test_job_that_was_deleted_before_it_began(bed: Bed) -> None:
     """It has no verdict, and Grid Engine has forgotten it."""
     first = job(bed, "first", HOLDS[bed.kind])
-    after, anyhow = job(bed, "after", "--after", "first"), job(bed, "anyhow", "--after-any", "first")
-    bed.run("login", CANCELS[bed.kind], first.id, user="alice")
-    assert f"job first ({first.id}) is " in ends(after, "CANCELLED")
-    ends(anyhow, "COMPLETED")
+    with doubts_of_seconds(bed):
+        after, anyhow = job(bed, "after", "--after", "first"), job(bed, "anyhow", "--after-any", "first")
+        bed.run("login", CANCELS[bed.kind], first.id, user="alice")
+        assert f"job first ({first.id}) is " in ends(after, "CANCELLED")
+        ends(anyhow, "COMPLETED")
+        no_process_left(bed)
 
 
 def test_job_that_slurm_has_forgotten(accounting_slurm: Bed) -> None:

@@ -21,6 +21,11 @@ echo begins at $n
 while [ $n -lt 100 ]; do n=$((n + 1)); echo $n > $file; echo $GRIDTF_ATTEMPT >> $OUTPUT_DIR/attempts; sleep 0.2; done
 echo done
 """
+# The example, whose second worker waits in the first attempt after step 60, and the first one for it.
+WAITING = """
+waits='(saved.step, os.environ["RANK"], os.environ["GRIDTF_ATTEMPT"]) == (60, "1", "1") and signal.pause()'
+exec python -c "$(sed "s/^        saved.after_step()$/&; $waits/" train.py)"
+"""
 
 
 def counting(bed: Bed, *words: str, nodes: str = "3") -> ClusterJob:
@@ -51,7 +56,7 @@ def test_training_goes_on_from_its_checkpoint_on_a_spare_host_and_becomes_as_goo
     """The host of a worker loses power."""
     pe = ("--pe", "one") if bed.kind == "sge" else ()
     hosts = ("--nodes", "2", "--tasks-per-node", "1", "--gpus-per-task", "0", "--spare-nodes", "1")
-    job = submit(bed, "resume", *pe, *hosts, "--restarts", "2", "--", "--steps", "1500")
+    job = submit(bed, "resume", *pe, *hosts, "--restarts", "2", "--", "bash", "-c", WAITING)
     job.until((job.run.output / "checkpoints/step-50").exists, "a checkpoint", 600)
     lost = job.tasks()["worker:1"]["host"]
     bed.kill(lost)

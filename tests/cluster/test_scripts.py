@@ -85,16 +85,18 @@ def test_each_array_element_has_its_own_run(bed: Bed) -> None:
 def test_several_gridtf_run_in_one_script(bed: Bed) -> None:
     folder = folder_on(bed, "several")
     task = f"bash -c '{folder.tell}'"
-    # A ps is stopped as soon as the workers have ended, so they wait until it has printed its line.
-    wait_for_ps = 'touch "$OUTPUT_DIR/$GRIDTF_TASK_TYPE"; until [ -e "$OUTPUT_DIR/ps" ]; do sleep 0.1; done'
+    # A ps is stopped as soon as the workers have ended, so they wait until each has printed its line.
+    name, both = "$OUTPUT_DIR/$GRIDTF_TASK_TYPE$GRIDTF_TASK_INDEX", '[ -e "$OUTPUT_DIR/ps0" -a -e "$OUTPUT_DIR/ps1" ]'
+    wait_for_ps = f'touch "{name}"; until {both}; do sleep 0.1; done'
     with_ps = f"bash -c '{folder.tell}; {wait_for_ps}'"
-    runs = (f"-- {task}", f"--ps 1 -- {with_ps}", "-- false || echo code=$?")
+    runs = (f"-- {task}", f"--ps 2 -- {with_ps}", "-- false || echo code=$?")
     job = folder.on_two_hosts("".join(f"gridtf_run --name tell {run}\n" for run in runs)).ended()
     assert [run.path.name for run in folder.runs(job.id)] == [f"tell-{job.id}{more}" for more in ("", "-2", "-3")]
     assert folder.verdicts(job.id) == ["COMPLETED", "COMPLETED", "FAILED"]
     assert "code=1" in job.output
     second = parse_tasks("\n".join(logs(folder.runs(job.id)[1])))
-    assert second.pop("ps:0").gpus == ()
+    servers = [second.pop(f"ps:{index}") for index in range(2)]
+    assert {(ps.host, ps.gpus) for ps in servers} == {("n1", ()), ("n2", ())}
     one_gpu_each(second, 2)
 
 

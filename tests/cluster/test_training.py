@@ -9,7 +9,7 @@ from tests.support.cluster import Bed
 from tests.support.clustertraining import NODES, TELLING, one_gpu_each, submit, traffic, trained, where
 
 pytestmark = pytest.mark.tensorflow
-# One worker on each host: on Slurm of two, on Grid Engine of four, all with both slots of their hosts.
+# One worker on each host: of two on Slurm; of four on Grid Engine, each with both slots of its host (--pe two).
 WORKERS = {
     "slurm": (2, ("--nodes", "2", "--gpus-per-node", "1", "--tasks-per-node", "1")),
     "sge": (4, ("--pe", "two", "--gpus-per-task", "1", "--cpus-per-task", "2", "--tasks-per-node", "1")),
@@ -29,12 +29,12 @@ def test_multi_worker_mirrored_strategy_over_several_hosts(bed: Bed) -> None:
     assert sorted(host for host, _ in where(job).values()) == list(NODES[:count])
 
 
-def test_parameter_servers_beside_workers_of_several_hosts(slurm: Bed) -> None:
-    words = ("--nodes", "3", "--gpus-per-node", "1", "--tasks-per-node", "1", "--chief", "--workers", "2", "--ps", "2")
-    with traffic(slurm, 100_000, NODES[:3]):
+def test_parameter_servers_over_four_hosts(slurm: Bed) -> None:
+    words = ("--nodes", "4", "--gpus-per-node", "2", "--tasks-per-node", "2", "--chief", "--workers", "6", "--ps", "2")
+    with traffic(slurm, 100_000):
         job = submit(slurm, "parameter_server", *words)
         trained(job, "parameter_server")
-    one_gpu_each(job, *(f"worker:{index}" for index in range(2)))
+    one_gpu_each(job, *(f"worker:{index}" for index in range(6)))
     assert len({job.gpus()[f"ps:{index}"][0] for index in range(2)}) == 2
 
 

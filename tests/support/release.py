@@ -68,6 +68,8 @@ ROWS_OF_RELEASES = (
             *("sge-model_parallel", "sge-multiworker", "sge-supervisor_cnn"),
         )
     ),
+    # they also train over hosts in test_slurm_training.py, and by flags on Grid Engine
+    "tests/cluster/test_training.py::test_parameter_servers_over_four_hosts",
     # the same end by another sender or of another process
     "tests/cluster/test_mpi.py::test_end_of_a_world_has_its_first_cause[[]abort-*",
     "tests/cluster/test_mpi.py::test_end_of_a_world_has_its_first_cause[[]kill-sge-*",
