@@ -57,19 +57,9 @@ BEDS_OF_LANDINGS: dict[str, tuple[str, ...]] = {
 }
 # Tests that --all leaves out: whole ones, or rows, of which others stay.
 ROWS_OF_RELEASES = (
-    # each example runs on this machine at each landing; on hosts of a cluster there are averaging, parameter servers,
-    # data workers, checkpoints and strategies in tests of their own
-    *(
-        f"tests/cluster/test_training_examples.py::test_example_on_two_hosts[[]{name}]"
-        for name in (
-            *("slurm-averaging", "slurm-between_graph_sync", "slurm-entry", "slurm-hello", "slurm-in_graph"),
-            *("slurm-multi_worker_keras_fit", "slurm-parameter_server", "slurm-resume", "slurm-tf_config"),
-            *("sge-between_graph_async", "sge-data_service", "sge-evaluator", "sge-horovod_style"),
-            *("sge-model_parallel", "sge-multiworker", "sge-supervisor_cnn"),
-        )
-    ),
-    # they also train over hosts in test_slurm_training.py, and by flags on Grid Engine
-    "tests/cluster/test_training.py::test_parameter_servers_over_four_hosts",
+    # each example runs on this machine at each landing; what they show over hosts, others show there as well
+    "tests/cluster/test_training_examples.py::test_example_on_two_hosts[[]*[!s]]",  # all but sge-ps_flags
+    "tests/cluster/test_training.py::test_parameter_servers_over_four_hosts",  # test_slurm_training.py, ps_flags
     # the same end by another sender or of another process
     "tests/cluster/test_mpi.py::test_end_of_a_world_has_its_first_cause[[]abort-*",
     "tests/cluster/test_mpi.py::test_end_of_a_world_has_its_first_cause[[]kill-sge-*",
