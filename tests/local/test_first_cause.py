@@ -90,8 +90,8 @@ for number in range(100_000):
     if number == 20:
         print("trains", flush=True)
         if how == "silent":
-            time.sleep(600 if rank == 2 else 0)
-    if number == 30 and rank == 2:
+            time.sleep(600 if rank == 1 else 0)
+    if number == 30 and rank == 1:
         if how == "raises":
             load(11)
         if how == "exits":
@@ -99,10 +99,10 @@ for number in range(100_000):
     time.sleep(0.01)
 """
 FAULTS = {
-    "raises": r"worker:2 on \S+: ValueError: bad label 11 \(train.py:17\)",
-    "exits": r"worker:2 on \S+ exited with 0 while others trained \(worker:\d on .*",
-    "killed": r"worker:2 on \S+: killed by SIGKILL.*",
-    "stopped": r"worker:2 on \S+ did not respond any more \(worker:\d on .*",
+    "raises": r"worker:1 on \S+: ValueError: bad label 11 \(train.py:17\)",
+    "exits": r"worker:1 on \S+ exited with 0 while others trained \(worker:0 on .*",
+    "killed": r"worker:1 on \S+: killed by SIGKILL.*",
+    "stopped": r"worker:1 on \S+ did not respond any more \(worker:0 on .*",
 }
 
 
@@ -112,8 +112,8 @@ def test_first_cause_of_a_training_that_fails(fault: str, launch: Launch, tmp_pa
     (tmp_path / "train.py").write_text(TRAINING)
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
     words = (sys.executable, "train.py", fault)
-    job = launch(*words, tasks={"worker": {"count": 3}}, tasks_per_node=3, env=quiet)
-    logs = [job.attempt.task_log("worker", number) for number in range(3)]
+    job = launch(*words, tasks={"worker": {"count": 2}}, tasks_per_node=2, env=quiet)
+    logs = [job.attempt.task_log("worker", number) for number in range(2)]
 
     def trains() -> bool:
         return all(log.exists() and "trains" in log.read_text() for log in logs) or job.process.poll() is not None
@@ -121,8 +121,8 @@ def test_first_cause_of_a_training_that_fails(fault: str, launch: Launch, tmp_pa
     until(trains, "training", LIMIT)
     number = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}.get(fault)
     if number is not None:
-        os.kill(job.tasks()["worker:2"]["pid"], number)
+        os.kill(job.tasks()["worker:1"]["pid"], number)
     verdict = job.verdict(LIMIT)
     assert verdict["state"] == "FAILED"
     assert re.fullmatch(FAULTS[fault], verdict["reason"]), (verdict["reason"], [log.read_text() for log in logs])
-    assert verdict["cause"]["task"] == "worker:2"
+    assert verdict["cause"]["task"] == "worker:1"

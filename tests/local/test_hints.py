@@ -33,6 +33,7 @@ model.fit(tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(8), epochs=1, 
 WITH_PS = KERAS_FIT.replace(
     "MultiWorkerMirroredStrategy()", "ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())"
 )
+WORKER: dict[str, Any] = {"tasks": {"worker": {"count": 1}}}  # it fails before it waits for another
 WORKERS: dict[str, Any] = {"tasks": {"worker": {"count": 2}}, "tasks_per_node": 2}
 CHIEF: dict[str, Any] = {"tasks": {"chief": {}, "worker": {"count": 1}, "ps": {}}, "serve": ["ps", "worker"]}
 
@@ -40,7 +41,7 @@ CHIEF: dict[str, Any] = {"tasks": {"chief": {}, "worker": {"count": 1}, "ps": {}
 @pytest.mark.parametrize(
     ("program", "tasks", "hint"),
     [
-        (TENSOR_FIRST, WORKERS, "a tensor was made before the strategy: make the strategy first of all"),
+        (TENSOR_FIRST, WORKER, "a tensor was made before the strategy: make the strategy first of all"),
         (KERAS_FIT, WORKERS, "Keras 3's fit does not work under this strategy: train without it"),
         (WITH_PS, CHIEF, "the dataset of a loop goes to its coordinator; Keras 3's fit does not work under this"),
     ],

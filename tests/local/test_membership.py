@@ -19,14 +19,15 @@ from tests.support.python import environment
 from tests.support.tasks import LIMIT
 from tests.support.unpacked import need_unpacked
 
-# worker:0 and worker:1 of each job; a shell starts the program, as in many jobs.
+# worker:0 and worker:1 of each job; a shell starts the program, as in many jobs. An agent knows TensorFlow by its
+# library, which is loaded in a tenth of a second; all of TensorFlow is in what joins the cluster.
 ALONE = """
-import tensorflow as tf
+import ctypes, importlib.util, os, time
 
-weight = tf.Variable(1.0)
-for _ in range(10):
-    weight.assign_sub(0.1 * weight)
-print("trained", float(weight))
+(folder,) = importlib.util.find_spec("tensorflow").submodule_search_locations
+library = ctypes.CDLL(f"{folder}/libtensorflow_framework.so.2")
+while not os.path.exists("seen"):
+    time.sleep(0.05)
 """
 TOGETHER = """
 import tensorflow as tf
@@ -34,9 +35,8 @@ import tensorflow as tf
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 print("sum", float(strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("sum", tf.constant(1.0)))))
 """
-OWN_WAY = """
-import os, socket
-import tensorflow as tf
+OWN_WAY = f"""{ALONE}
+import socket
 
 address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 if os.environ["RANK"] == "0":
@@ -87,6 +87,13 @@ def test_tasks_that_trained_separately_are_named_and_no_others(program: str, see
     spec: dict[str, Any] = {"command": command, "tasks": {"worker": {"count": 2}}, "tasks_per_node": 2}
     spec |= {"gpus_per_task": 0, "env": {"TF_CPP_MIN_LOG_LEVEL": "2"}}
     job = LaunchedJob(tmp_path, spec, prefix=host_of_its_own())
+
+    def looked() -> bool:
+        seen = [task for task in job.tasks().values() if task["tensorflow"]]
+        return len(seen) == 2 or job.process.poll() is not None
+
+    until(looked, "both to be seen", LIMIT)
+    (tmp_path / "seen").touch()
     verdict = job.verdict(LIMIT)
     assert verdict["state"] == "COMPLETED", job.output
     assert {task["tensorflow"] for task in job.tasks().values()} == seen
@@ -146,7 +153,7 @@ os.write(1, f"{index} {MPI.COMM_WORLD.rank} of {MPI.COMM_WORLD.size}\\n".encode(
     assert sorted(done.stdout.splitlines()) == ["0 0 of 2", "1 1 of 2"], done
 
 
-# A client of the session of worker:0, which waits for all members of its cluster.
+# A client of the session of worker:0, which waits for all members of its cluster, also for the client if it is one.
 IN_GRAPH = """
 import json, os
 import tensorflow as tf
@@ -157,17 +164,31 @@ with tf.Graph().as_default(), tf.compat.v1.Session(f"grpc://{worker}") as sessio
 """
 
 
+SERVER = f"""{ALONE.partition("while")[0]}
+import json, socket
+
+port = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][0].rpartition(":")[2]
+with socket.create_server(("", int(port)), reuse_port=True):
+    time.sleep(600)
+"""
+
+
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("out", [False, True], ids=["member", "left out"])
-def test_client_that_is_typed_as_a_member_is_the_reason_of_a_timeout(tmp_path: Path, out: bool) -> None:
+def test_client_that_is_left_out_of_the_cluster_uses_a_served_worker(tmp_path: Path) -> None:
     (tmp_path / "client.py").write_text(IN_GRAPH)
-    chief = {"command": [sys.executable, "client.py"], **({"in_cluster": False} if out else {})}
-    tasks = {"chief": chief, "worker": {"count": 1}}
+    tasks = {"chief": {"command": [sys.executable, "client.py"], "in_cluster": False}, "worker": {"count": 1}}
     spec = {"command": ["true"], "tasks": tasks, "serve": ["worker"], "tasks_per_node": 2, "gpus_per_task": 0}
     job = LaunchedJob(tmp_path, {**spec, "env": {"TF_CPP_MIN_LOG_LEVEL": "2"}})
-    if out:
-        assert job.verdict(LIMIT)["state"] == "COMPLETED", job.output
-        return
+    assert job.verdict(LIMIT)["state"] == "COMPLETED", job.output
+    assert job.tasks()["worker:0"]["tensorflow"] == "joined"
+
+
+def test_client_that_is_typed_as_a_member_is_the_reason_of_a_timeout(launch: Launch, tmp_path: Path) -> None:
+    """The client has loaded TensorFlow and opens no port, and the worker has opened its own."""
+    (tmp_path / "client.py").write_text(ALONE)
+    (tmp_path / "server.py").write_text(SERVER)
+    tasks = {"chief": {}, "worker": {"count": 1, "command": [sys.executable, "server.py"]}}
+    job = launch(sys.executable, "client.py", tasks=tasks, tasks_per_node=2, gpus_per_task=0)
     until(lambda: [task["tensorflow"] for task in job.tasks().values()] == ["loaded", "joined"], "the server", LIMIT)
     os.kill(job.process.pid, signal.SIGALRM)
     verdict = job.verdict()

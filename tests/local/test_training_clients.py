@@ -33,12 +33,13 @@ with v1.Session(f"grpc://{sys.argv[1]}", config=config) as session:
 
 
 def test_client_outside_the_job_uses_a_served_worker(tmp_path: Path, launch: Launch) -> None:
-    tasks = {"chief": {"count": 1, "in_cluster": False}, "worker": {"count": 2}}
+    # the ps never serves: the client does not wait for it
+    tasks = {"chief": {"count": 1, "in_cluster": False}, "worker": {"count": 1}, "ps": {"count": 1}}
     wait = "import pathlib, time\nwhile not pathlib.Path('done').exists(): time.sleep(0.05)"
     job = launch(sys.executable, "-c", wait, tasks=tasks, serve=["worker"], tasks_per_node=3, cpus_per_task=1)
     job.running("chief:0", "worker:0")
     cluster = Job(job.run.path).cluster
-    assert {name: len(addresses) for name, addresses in cluster.items()} == {"worker": 2}
+    assert {name: len(addresses) for name, addresses in cluster.items()} == {"worker": 1, "ps": 1}
 
     def said() -> str:
         return (job.attempt.logs / "worker-0.log").read_text()

@@ -168,27 +168,26 @@ def test_error_without_free_ports_names_the_host(monkeypatch: pytest.MonkeyPatch
 SERVE = """
 import sys, time
 import tensorflow as tf
-member = sys.argv[1]
 print("importing done", flush=True)
 sys.stdin.readline()
-server = tf.distribute.Server({"worker": [member]}, job_name="worker", task_index=0)
+servers = [tf.distribute.Server({"worker": [member]}, job_name="worker", task_index=0) for member in sys.argv[1:]]
 print("serving", flush=True)
 sys.stdin.readline()
 """
 TALK = """
 import sys
 import tensorflow as tf
-with tf.compat.v1.Session("grpc://" + sys.argv[1]) as session:
-    with session.graph.as_default():
+for member in sys.argv[1:]:
+    with tf.Graph().as_default(), tf.compat.v1.Session("grpc://" + member) as session:
         print(session.run(tf.constant(20) + 22))
 """
 RIVAL = """
 import os, socket, sys, time
-port, stop = int(sys.argv[1]), sys.argv[2]
+stop, ports = sys.argv[1], [int(port) for port in sys.argv[2:]]
 tries = taken = 0
 while not os.path.exists(stop):
-    for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET, "127.0.0.1")):
-        with socket.socket(family) as rival:
+    for port, address in [(port, address) for port in ports for address in ("0.0.0.0", "127.0.0.1")]:
+        with socket.socket() as rival:
             try:
                 rival.bind((address, port)); rival.listen(); taken += 1
             except OSError:
@@ -200,9 +199,9 @@ print(tries, taken)
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("address", ["localhost", *(["::1"] if IPV6 else [])])
-def test_tensorflow_serves_on_a_reserved_port_under_contention(address: str, tmp_path: Path) -> None:
+def test_tensorflow_serves_on_reserved_ports_under_contention(tmp_path: Path) -> None:
     stop = tmp_path / "stop"
+    addresses = ["localhost", *(["::1"] if IPV6 else [])]
     environ = environment(TF_GRPC_REUSE_PORT="1", TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
 
     def start(code: str, *arguments: object) -> subprocess.Popen[str]:
@@ -210,8 +209,9 @@ def test_tensorflow_serves_on_a_reserved_port_under_contention(address: str, tmp
         return subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     with PortHolder() as holder:
-        port = holder.reserve()
-        with start(RIVAL, port, stop) as rival, start(SERVE, host_port(address, port)) as server:
+        ports = [holder.reserve() for _ in addresses]
+        members = [host_port(address, port) for address, port in zip(addresses, ports, strict=True)]
+        with start(RIVAL, stop, *ports) as rival, start(SERVE, *members) as server:
             assert server.stdin is not None
             assert server.stdout is not None
             try:
@@ -219,9 +219,9 @@ def test_tensorflow_serves_on_a_reserved_port_under_contention(address: str, tmp
                 server.stdin.write("go\n")
                 server.stdin.flush()
                 assert server.stdout.readline() == "serving\n"
-                with start(TALK, host_port(address, port)) as client:
+                with start(TALK, *members) as client:
                     output, _ = client.communicate(timeout=500)
-                assert output == "42\n"
+                assert output == "42\n" * len(members)
             finally:
                 stop.touch()
                 server.kill()
