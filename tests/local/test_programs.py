@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 
 from gridtf.run.rundir import read_record
-from tests.support.fixtures import Launch
+from tests.support.fixtures import Launch, Program
 from tests.support.jobs import LaunchedJob, until
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 500.0  # seconds; a run takes a small part of it
-
-pytestmark = pytest.mark.tensorflow
 
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
 
@@ -60,102 +58,48 @@ print("total", float(total.read_value()), flush=True)
 """
 
 
+@pytest.mark.tensorflow
 def test_workers_that_serve_forever_are_stopped_after_leader_wait(launch: Launch) -> None:
-    tasks = {"chief": {"count": 1}, "worker": {"count": 2}, "ps": {"count": 1}}
+    tasks = {name: {"count": 1} for name in ("chief", "worker", "ps")}
     words = (sys.executable, "-c", ONE_PROGRAM_FOR_ALL)
-    job = launch(*words, tasks=tasks, tasks_per_node=3, leader_wait=2.0, env=QUIET)
+    job = launch(*words, tasks=tasks, tasks_per_node=2, leader_wait=2.0, env=QUIET)
     verdict = completed(job)
-    reason = "chief:0 has exited with 0; worker:0, worker:1 were still running and were stopped"
-    assert verdict["reason"] == reason
+    assert verdict["reason"] == "chief:0 has exited with 0; worker:0 was still running and was stopped"
     assert "total 20.0\n" in log_of(job, "chief:0")
 
 
-# TensorFlow 1's between-graph replication: worker 0 leads, and the others serve on when the steps are done.
-BETWEEN_GRAPH = """
-import sys, tensorflow as tf
-v1 = tf.compat.v1
-v1.disable_eager_execution()
-ps, workers, kind, index = sys.argv[1].split(","), sys.argv[2].split(","), sys.argv[3], int(sys.argv[4])
-cluster = tf.train.ClusterSpec({"ps": ps, "worker": workers})
-server = v1.train.Server(cluster, job_name=kind, task_index=index)
-if kind == "ps":
-    server.join()
-with v1.device(v1.train.replica_device_setter(worker_device=f"/job:worker/task:{index}", cluster=cluster)):
-    step = v1.train.get_or_create_global_step()
-    more = v1.assign_add(step, 1)
-with v1.train.MonitoredTrainingSession(master=server.target, is_chief=index == 0) as session:
-    while session.run(more) < 20:
-        pass
-print("done", flush=True)
-if index:
-    server.join()
-"""
-
-
-def test_worker_0_leads_without_a_chief(launch: Launch) -> None:
-    words = (sys.executable, "-c", BETWEEN_GRAPH, "{ps_hosts}", "{worker_hosts}", "{task_type}", "{task_index}")
-    tasks = {"worker": {"count": 2}, "ps": {"count": 1}}
-    job = launch(*words, tasks=tasks, tasks_per_node=2, leader_wait=2.0, env=QUIET)
-    verdict = completed(job)
-    assert verdict["reason"] == "worker:0 has exited with 0; worker:1 was still running and was stopped"
-    assert "done\n" in log_of(job, "worker:0")
-
-
-# TensorFlow 1's in-graph replication: one client without a server, which is in no cluster.
-IN_GRAPH = """
-import sys, tensorflow as tf
-v1 = tf.compat.v1
-v1.disable_eager_execution()
-ps, workers = sys.argv[1].split(","), sys.argv[2].split(",")
-with v1.device("/job:ps/task:0"):
-    total = v1.get_variable("total", shape=[], initializer=v1.zeros_initializer())
-adds = []
-for index in range(len(workers)):
-    with v1.device(f"/job:worker/task:{index}"):
-        adds.append(v1.assign_add(total, tf.cast(10 ** index, tf.float32)))
-with v1.Session("grpc://" + workers[0]) as session:
-    session.run(v1.global_variables_initializer())
-    session.run(adds)
-    print("total", session.run(total), flush=True)
-"""
-
-
-def test_client_and_service_outside_the_cluster(launch: Launch) -> None:
-    """With the client as a member, the workers' servers would wait for one of its own."""
+def test_client_and_service_outside_the_cluster(launch: Launch, program: Program) -> None:
+    """With the client as a member, the workers' servers would wait for one of its own: examples/in_graph."""
+    forever = {"command": ["sleep", "600"]}
     tasks = {
         "driver": {"kind": "client"},
         "worker": {"count": 2},
-        "ps": {"count": 1},
-        "board": {"kind": "service", "command": ["sleep", "600"]},
+        "ps": {"count": 1, **forever},
+        "board": {"kind": "service", **forever},
         "broken_board": {"kind": "service", "command": ["false"]},
     }
-    words = (sys.executable, "-c", IN_GRAPH, "{ps_hosts}", "{worker_hosts}")
-    job = launch(*words, tasks=tasks, tasks_per_node=3, serve=["ps", "worker"], python=sys.executable, env=QUIET)
+    job = launch(program("train", "until [ -e go ]; do sleep 0.05; done"), tasks=tasks, tasks_per_node=3)
+    until(lambda: job.tasks().get("broken_board:0", {}).get("state") == "FAILED", "its end", LIMIT)
+    (job.folder / "go").touch()
     verdict = completed(job)
     assert verdict["reason"] == "all training tasks have exited with 0; broken_board:0 failed"
-    assert "total 11.0\n" in log_of(job, "driver:0")
     assert job.tasks()["board:0"]["state"] == "STOPPED"
     record = read_record(job.attempt.rendezvous) or {}
     assert sorted(record["cluster"]) == ["ps", "worker"]
     assert sorted(record["outside"]) == ["board", "broken_board", "driver"]
 
 
-# A dispatcher and a worker of tf.data service as helpers, workers that read from them, and an evaluator: one program
+# A dispatcher and a worker of tf.data service in one helper, workers that read from them, and an evaluator: one program
 # for all, in which the evaluator makes its strategy as the workers do.
 HELPED = """
 import json, os, sys, time
 import tensorflow as tf
 task = json.loads(os.environ["TF_CONFIG"])["task"]
-helpers, output = sys.argv[1].split(","), os.environ["OUTPUT_DIR"]
+helper, output = sys.argv[1], os.environ["OUTPUT_DIR"]
 service = tf.data.experimental.service
 if task["type"] == "ps":
-    port = int(helpers[task["index"]].rpartition(":")[2])
-    if task["index"] == 0:
-        server = service.DispatchServer(service.DispatcherConfig(port=port))
-    else:
-        address = helpers[task["index"]]
-        server = service.WorkerServer(service.WorkerConfig(helpers[0], worker_address=address, port=port))
-    server.join()
+    server = service.DispatchServer(service.DispatcherConfig(port=int(helper.rpartition(":")[2])))
+    service.WorkerServer(service.WorkerConfig(helper)).join()
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 print(f"replicas {strategy.num_replicas_in_sync}", flush=True)
 mean = strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("sum", tf.constant(1.0)))
@@ -166,15 +110,16 @@ if task["type"] == "evaluator":
     print("evaluated", flush=True)
     sys.exit()
 data = tf.data.Dataset.range(40).apply(
-    service.distribute(service.ShardingPolicy.DYNAMIC, "grpc://" + helpers[0], job_name="shared")
+    service.distribute(service.ShardingPolicy.DYNAMIC, "grpc://" + helper, job_name="shared")
 )
 print("read", *sorted(int(element) for element in data), flush=True)
 open(output + "/trained", "w").close()
 """
 
 
+@pytest.mark.tensorflow
 def test_ps_outside_the_cluster_and_evaluator_with_a_mirrored_strategy(launch: Launch) -> None:
-    tasks = {"worker": {"count": 2}, "ps": {"count": 2, "in_cluster": False}, "evaluator": {"count": 1}}
+    tasks = {"worker": {"count": 2}, "ps": {"count": 1, "in_cluster": False}, "evaluator": {"count": 1}}
     words = (sys.executable, "-c", HELPED, "{ps_hosts}")
     job = launch(*words, tasks=tasks, tasks_per_node=2, evaluator_wait=LIMIT, env=QUIET)
     verdict = completed(job)
@@ -193,6 +138,7 @@ def test_ps_outside_the_cluster_and_evaluator_with_a_mirrored_strategy(launch: L
     ]
 
 
+@pytest.mark.tensorflow
 def test_killed_served_worker_is_restarted_and_the_chief_continues(launch: Launch) -> None:
     """TensorFlow's coordinator does without it meanwhile, as the guide to ParameterServerStrategy has it."""
     tasks = {"chief": {"count": 1}, "worker": {"count": 2}, "ps": {"count": 1}}
