@@ -19,10 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 _LIMIT = 500  # seconds for one training; beside four others on two cores the longest has taken four minutes
 # Options for examples whose other workers do what those of other examples and tests do as well.
 _FEWER = {
-    "data_service": ("--workers", "1", "--data-workers", "1"),  # two of each: test_data_workers.py, and on two hosts
     "entry": ("--workers", "1"),  # two: between_graph_async
     "evaluator": ("--workers", "1"),  # two: multiworker
-    "parameter_server": ("--workers", "1"),  # two: test_programs.py, and on two hosts
     "tf_config": ("--workers", "1"),  # with the master, two tasks that train
 }
 _RESTARTED = {"resume"}  # by tests/local/test_restarts.py, with a restart
