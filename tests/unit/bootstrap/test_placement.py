@@ -335,7 +335,7 @@ def _fits_by_brute_force(allocation: Allocation, chief: int, workers: int, needs
     )
 
 
-@pytest.mark.parametrize("part", fast(1, 0.02, 0.2))  # all of them take minutes
+@pytest.mark.parametrize("part", fast(1, 0.005, 0.2))  # all of them take minutes
 def test_placement_invariants_hold_for_combinations(part: float) -> None:
     seen: Counter[str] = Counter()
     combinations = _combinations()

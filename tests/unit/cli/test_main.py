@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -191,20 +192,43 @@ def test_closed_pipe_on_stdout_returns_141() -> None:
 # --- completion
 
 
-def completions(line: str, folder: Path) -> set[str]:
-    """The completions that a shell would offer for this line."""
-    answer = folder / "answer"
+# Each line is completed in a process, as argcomplete ends it; they have all modules of a first one, which takes long.
+COMPLETES = """\
+import os, sys
+from gridtf.cli import COMMANDS, completion, main
+from gridtf.cli.common import find_command
+for name in COMMANDS:
+    find_command(name).parser()
+for number, line in enumerate(sys.argv[2:]):
+    if not os.fork():
+        os.environ.update(COMP_LINE=line, COMP_POINT=str(len(line)))
+        os.environ["_ARGCOMPLETE_STDOUT_FILENAME"] = f"{sys.argv[1]}/{number}"
+        main([])
+        os._exit(1)
+    assert os.wait()[1] == 0
+"""
+
+
+def completions(folder: Path, *lines: str, argv: Sequence[str] = ("-c", COMPLETES)) -> list[set[str]]:
+    """The completions that a shell would offer for each of these lines."""
     environ = {
         **os.environ,
         "PYTHONPATH": ROOT,
         "_ARGCOMPLETE": "1",
         "_ARGCOMPLETE_IFS": "\n",
-        "_ARGCOMPLETE_STDOUT_FILENAME": str(answer),
-        "COMP_LINE": line,
-        "COMP_POINT": str(len(line)),
+        "_ARGCOMPLETE_STDOUT_FILENAME": f"{os.environ['TMPDIR']}/0",
+        "COMP_LINE": lines[0],
+        "COMP_POINT": str(len(lines[0])),
     }
-    subprocess.run(command(), env=environ, cwd=folder, timeout=180, check=True)
-    return {word.strip() for word in answer.read_text().splitlines()}
+    answers = Path(os.environ["TMPDIR"])
+    subprocess.run([sys.executable, *argv, answers, *lines], env=environ, cwd=folder, timeout=180, check=True)
+    texts = [(answers / str(number)).read_text() for number in range(len(lines))]
+    return [{word.strip() for word in text.splitlines()} for text in texts]
+
+
+def test_completion_by_the_command_itself(tmp_path: Path) -> None:
+    (found,) = completions(tmp_path, "gridtf sub", argv=["-m", "gridtf"])
+    assert found == {"submit"}
 
 
 def test_completion_of_commands_options_and_jobs(tmp_path: Path) -> None:
@@ -212,13 +236,23 @@ def test_completion_of_commands_options_and_jobs(tmp_path: Path) -> None:
     run.mkdir()
     (run / "job.json").write_text('{"spec": {}}')
     registry.add(run, {"scheduler": "slurm", "job_id": "4711", "name": "digits", "time": 1.0}, os.environ)
-    assert completions("gridtf ", tmp_path) >= set(COMMANDS)
-    assert completions("gridtf sub", tmp_path) == {"submit"}
-    assert {"--nodes", "--wait", "--gpus-per-node"} <= completions("gridtf submit --", tmp_path)
-    assert completions("gridtf status d", tmp_path) == {"digits"}
-    assert completions("gridtf cancel ", tmp_path) >= {"digits", "4711"}
-    assert completions("gridtf completion z", tmp_path) == {"zsh"}
-    assert completions("gridtf submit --scheduler s", tmp_path) == {"slurm", "sge"}
+    commands, submit, options, status, cancel, shells, chosen = completions(
+        tmp_path,
+        "gridtf ",
+        "gridtf sub",
+        "gridtf submit --",
+        "gridtf status d",
+        "gridtf cancel ",
+        "gridtf completion z",
+        "gridtf submit --scheduler s",
+    )
+    assert commands >= set(COMMANDS)
+    assert submit == {"submit"}
+    assert options >= {"--nodes", "--wait", "--gpus-per-node"}
+    assert status == {"digits"}
+    assert cancel >= {"digits", "4711"}
+    assert shells == {"zsh"}
+    assert chosen == {"slurm", "sge"}
 
 
 def test_completion_of_tasks(tmp_path: Path) -> None:
@@ -226,35 +260,31 @@ def test_completion_of_tasks(tmp_path: Path) -> None:
     tasks = [{"type": "worker", "index": 0}, {"type": "worker", "index": 1}, {"type": "ps", "index": 0}]
     write_record(attempt.plan, {"tasks": tasks})
     every = {"worker:0", "worker:1", "worker", "ps:0", "ps", "job", "agents"}
-    assert completions("gridtf logs . --task ", tmp_path) == every
-    assert completions("gridtf logs . --task p", tmp_path) == {"ps:0", "ps"}
-    assert completions("gridtf logs --task p", tmp_path) == set()
-    assert completions("gridtf address . p", tmp_path) == {"ps:0"}
+    lines = "gridtf logs . --task ", "gridtf logs . --task p", "gridtf logs --task p", "gridtf address . p"
+    assert completions(tmp_path, *lines) == [every, {"ps:0", "ps"}, set(), {"ps:0"}]
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("submit d", {"data.py", "dir/"}),
-        ("submit --chdir d", {"data.py", "dir/"}),
-        ("submit --container d", {"data.py", "dir/"}),
-        ("submit -- python d", {"data.py", "dir/"}),
-        ("submit --workers 2 -- n", {"n"}),
-        ("submit dir/x -- d", {"data.py", "dir/"}),
-        ("status d", {"dir/"}),
-        ("submit --name ", set()),
-        ("submit --nodes ", set()),
-        ("submit --mem d", set()),
-        ("submit --entry d", set()),
-        ("wait dir --timeout ", set()),
-        ("logs dir --tail ", set()),
-    ],
-)
-def test_completion_of_files_where_a_path_is_expected(line: str, words: set[str], tmp_path: Path) -> None:
+def test_completion_of_files_where_a_path_is_expected(tmp_path: Path) -> None:
     (tmp_path / "dir").mkdir()
     for name in ("data.py", "n"):
         (tmp_path / name).touch()
-    assert completions(f"gridtf {line}", tmp_path) == words
+    expected: dict[str, set[str]] = {
+        "submit d": {"data.py", "dir/"},
+        "submit --chdir d": {"data.py", "dir/"},
+        "submit --container d": {"data.py", "dir/"},
+        "submit -- python d": {"data.py", "dir/"},
+        "submit --workers 2 -- n": {"n"},
+        "submit dir/x -- d": {"data.py", "dir/"},
+        "status d": {"dir/"},
+        "submit --name ": set(),
+        "submit --nodes ": set(),
+        "submit --mem d": set(),
+        "submit --entry d": set(),
+        "wait dir --timeout ": set(),
+        "logs dir --tail ": set(),
+    }
+    found = completions(tmp_path, *(f"gridtf {line}" for line in expected))
+    assert dict(zip(expected, found, strict=True)) == expected
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -36,13 +36,12 @@ load(11)
 @cache
 def pythons() -> list[str]:
     """Every Python of this machine, from the oldest on: 3.6 can run the hook."""
-    found = [sys.executable]
+    found, this = [sys.executable], os.path.realpath(sys.executable)
+    # without shims of pyenv: only starts would tell which of them work, in each process that collects tests
+    folders = [folder for folder in os.environ["PATH"].split(os.pathsep) if not folder.endswith("/shims")]
     for minor in range(6, 15):
-        for folder in os.environ["PATH"].split(os.pathsep):
-            path = Path(folder, f"python3.{minor}")
-            if os.access(path, os.X_OK) and works(str(path)):
-                found.append(str(path))
-                break
+        paths = [str(Path(folder, f"python3.{minor}")) for folder in folders]
+        found += [path for path in paths if os.access(path, os.X_OK) and os.path.realpath(path) != this][:1]
     return found
 
 

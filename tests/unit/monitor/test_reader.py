@@ -133,11 +133,13 @@ def test_end_of_log(data: bytes, lines: list[str], tmp_path: Path) -> None:
     assert end_of_log(log) == lines
 
 
-def test_end_of_a_long_log_and_of_one_without_line_breaks(tmp_path: Path) -> None:
+def test_end_of_a_long_log_and_of_one_without_line_breaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "_BYTES", 1 << 16)
     log = tmp_path / "worker-0.log"
     log.write_bytes(b"".join(b"line %d\n" % number for number in range(100_000)))
-    assert (len(end_of_log(log)), end_of_log(log)[-1]) == (500, "line 99999")
-    log.write_bytes(b"x" * (5 << 20))
+    lines = end_of_log(log)
+    assert (len(lines), lines[-1]) == (500, "line 99999")
+    log.write_bytes(b"x" * (5 << 16))
     assert [len(line) for line in end_of_log(log)] == [1000]
 
 
