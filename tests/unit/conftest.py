@@ -22,7 +22,7 @@ def _templates_compiled_once() -> Iterator[None]:
         written = type(self), self.comment_start_string, self.autoescape, self.undefined, *self.filters
         key = (source, names, *sorted(options.items()), written)
         if key not in compiled:
-            compiled[key] = compile_anew(self, source, *names, **options)  # type: ignore[call-overload]
+            compiled[key] = compile_anew(self, source, *names, **options)
         return compiled[key]
 
     with pytest.MonkeyPatch.context() as patch:

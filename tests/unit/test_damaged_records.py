@@ -221,7 +221,7 @@ def cancel_reads(run: RunDir) -> None:
         ("attempt-1/stop.json", observer_reads, None),
     ],
 )
-@some
+@mutations.inputs(20, 60)  # each takes long
 def test_damaged_records_raise_gridtf_errors_only(
     name: str, read: Reader, record: Any, run: RunDir, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -267,7 +267,7 @@ class Case:
         assert all(one in known for one, known in zip(states, allowed, strict=True)), (case, states)
 
 
-@mutations.inputs(4, 90)
+@mutations.inputs(2, 90)
 @pytest.mark.parametrize("make", [finished, running, swept])
 def test_damaged_records_are_named_and_change_no_state(
     make: Callable[[Path], RunDir],

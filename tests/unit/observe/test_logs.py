@@ -134,16 +134,16 @@ def test_bytes_of_logs_are_split_into_lines(raw: bytes, lines: list[str], run: R
     assert list(logs.follow(run, None, lambda: True, no_sleep)) == expected
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 999, 1000, 1001])
 @pytest.mark.parametrize("width", [1, 300])
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("last", ["", "partial"])
-def test_tail_returns_the_last_lines(count: int, width: int, end: str, last: str, run: RunDir) -> None:
+def test_tail_returns_the_last_lines(width: int, end: str, last: str, run: RunDir) -> None:
     lines = [f"{number:0{width}}" for number in range(1000 - bool(last))]
     add(planned(run, "worker:0"), "worker:0", "".join(line + end for line in lines) + last)
     lines += [last] if last else []
-    expected = lines[len(lines) - min(count, len(lines)) :]
-    assert read(run, tail=count).splitlines() == expected
+    for count in (0, 1, 2, 3, 999, 1000, 1001):
+        expected = lines[len(lines) - min(count, len(lines)) :]
+        assert read(run, tail=count).splitlines() == expected, count
 
 
 # --- followed

@@ -93,10 +93,10 @@ def test_expand_ten_thousand_names() -> None:
     assert expand("node[" + ",".join(name[4:] for name in names) + "]") == names
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_expand_returns_the_same_hosts_as_clustershell(seed: int) -> None:
-    text = random_hostlist(random.Random(seed))
-    assert set(expand(text)) == set(NodeSet(text))
+def test_expand_returns_the_same_hosts_as_clustershell() -> None:
+    for seed in range(200):
+        text = random_hostlist(random.Random(seed))
+        assert set(expand(text)) == set(NodeSet(text)), text
 
 
 @pytest.mark.parametrize(
