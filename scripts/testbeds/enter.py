@@ -85,6 +85,16 @@ def run(process: Process, user: str, command: Sequence[str], environ: Mapping[st
             return code if code >= 0 else 128 - code
 
 
+def command(process: Process, user: str, words: Sequence[str], cwd: str) -> list[str]:
+    """The command line by which programs of util-linux do the same, in a tenth of the time of a Python.
+
+    It forwards no signal; its exit code is as of subprocess. The first process of the host must be alive.
+    """
+    into = ["nsenter", f"--target={process.pid}", *(f"--{name}" for name in ("net", "uts", "ipc", "pid", "mount"))]
+    become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups", "--pdeathsig=KILL"]
+    return [*into, *become, "env", f"--chdir={cwd}", *words]
+
+
 def capture(
     process: Process, command: Sequence[str], environ: Mapping[str, str], limit: float = 20
 ) -> subprocess.CompletedProcess[str]:

@@ -9,8 +9,10 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,11 +28,19 @@ sys.path.append(str(CHECKOUT / "scripts"))
 from testbeds import enter, errors, packages, slurm as slurm_bed, slurmconf, view  # noqa: E402, I001
 
 
-def test_exec_runs_a_command_as_on_the_host_itself(slurm: Bed) -> None:
+def executed(bed: Bed, host: str, *argv: str, stdin: str = "", **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command on a host by the tool itself."""
+    command = bed.command(host, *argv, **more)
+    return subprocess.run(command, env=bed.environ(), input=stdin, capture_output=True, text=True, timeout=180)
+
+
+@pytest.mark.parametrize("run", [executed, Bed.run], ids=["the tool", "tests"])
+def test_exec_runs_a_command_as_on_the_host_itself(slurm: Bed, run: Callable[..., Any]) -> None:
     script = (
         'read line; echo "$line|$(hostname)|$(id -un)|$HOME|$PWD|$USER|$LANG|$SLURM_CONF|$X"; echo oops >&2; exit 7'
     )
-    done = slurm.run("n2", "bash", "-c", script, stdin="hello  you\n", env={"X": 'a "b"\n$c'}, check=False)
+    options = {"check": False} if run is Bed.run else {}
+    done = run(slurm, "n2", "bash", "-c", script, stdin="hello  you\n", env={"X": 'a "b"\n$c'}, **options)
     home = "/mnt/shared/home/alice"
     assert done.stdout == f'hello  you|n2|alice|{home}|{home}|alice|C.UTF-8|/etc/slurm/slurm.conf|a "b"\n$c\n'
     assert done.stderr == "oops\n"
@@ -38,11 +48,12 @@ def test_exec_runs_a_command_as_on_the_host_itself(slurm: Bed) -> None:
 
 
 def test_exec_exit_codes(slurm: Bed) -> None:
+    assert executed(slurm, "n1", "bash", "-c", "kill -9 $$").returncode == 128 + signal.SIGKILL
     assert slurm.run("n1", "bash", "-c", "kill -9 $$", check=False).returncode == 128 + signal.SIGKILL
-    missing = slurm.run("n1", "no-such-command", check=False)
+    missing = executed(slurm, "n1", "no-such-command")
     assert missing.returncode == 127
     assert "no-such-command: no such command on this host" in missing.stderr
-    assert slurm.run("n1", "/etc/passwd", check=False).returncode == 126
+    assert executed(slurm, "n1", "/etc/passwd").returncode == 126
 
 
 def test_exec_forwards_signals(slurm: Bed) -> None:

@@ -44,7 +44,8 @@ def until(
         if value := condition():
             return value
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}\n{said()}"
-        time.sleep(max(0.02, time.monotonic() - begin))  # a command on a host of a test bed takes a core
+        took = time.monotonic() - begin  # a command on a host of a test bed takes a core
+        time.sleep(max(0.05, took, min(4 * took, 0.5)))
 
 
 def hosts_of(attempt: Attempt | None) -> dict[str, dict[str, Any]]:

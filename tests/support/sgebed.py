@@ -39,14 +39,14 @@ class GridEngineBed(Bed):
         return {queue.findtext("name", "").partition("@")[2]: queue.findtext("state", "well") for queue in queues}
 
     def busy(self, since: float = 0) -> list[str]:
-        """Delete all jobs (after five seconds by force), clear queue errors, restore login as admin and submit host."""
-        force = "-f" if since > 5 else ""
-        clear = f"qdel {force} -u '*'; qmod -c '*'; qmod -e '*'; qconf -ah login -as login"
-        self.run("ctl", "bash", "-c", f"({clear}) &>/dev/null || :", user="root")
+        """Delete all jobs (after five seconds by force), and clear queue errors, where there are any."""
         seen = self._look("-u", "*")
         jobs = [f"job {job.findtext('JB_job_number')} {job.findtext('state')}" for job in seen.iter("job_list")]
         queues = [(queue.findtext("name"), queue.findtext("state")) for queue in seen.iter("Queue-List")]
-        return [*jobs, *(f"{name} {state}" for name, state in queues if state)]
+        if found := [*jobs, *(f"{name} {state}" for name, state in queues if state)]:
+            clear = f"qdel {'-f' if since > 5 else ''} -u '*'; qmod -c '*'; qmod -e '*'"
+            self.run("ctl", "bash", "-c", f"({clear}) &>/dev/null || :", user="root")
+        return found
 
     def _look(self, *options: str) -> ET.Element:
         """The output of qstat on queues and jobs."""
