@@ -26,10 +26,10 @@ from tests.support.cluster import Bed
 from tests.support.clusterfaults import NODES
 from tests.support.clusterjobs import ClusterJob
 from tests.support.sgebed import GridEngineBed
-from tests.support.slowhosts import INTERVAL, SlowHosts, events, named, training
+from tests.support.slowhosts import SlowHosts, events, named, training
 
 TRIALS = int(os.environ.get("TRIALS", "10"))  # of each fault
-EVERY = int(os.environ.get("EVERY", str(INTERVAL)))  # seconds between two samples
+EVERY = int(os.environ.get("EVERY", "2"))  # seconds between two samples
 QUOTA = 0.2  # cores of each host
 WITHIN = 12  # samples: 60 s with the default interval
 _CALM = 10  # samples without a name before the next trial

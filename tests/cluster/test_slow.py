@@ -11,17 +11,17 @@ import pytest
 
 from tests.support.beds import on_every_scheduler
 from tests.support.cluster import Bed
-from tests.support.clustertraining import NODES
 from tests.support.slowhosts import INTERVAL, SlowHosts, events, named, training
 
 pytestmark = pytest.mark.tensorflow
 
-QUOTA = 0.25  # cores of each host
+HOSTS = ("n1", "n2", "n3")  # with two, there is only one that the other differs from
+QUOTA = 0.2  # cores of each host
 
 
 @pytest.fixture
 def slow(bed: Bed) -> Iterator[SlowHosts]:
-    hosts = SlowHosts(bed, NODES)
+    hosts = SlowHosts(bed, HOSTS)
     try:
         yield hosts
     finally:
@@ -29,8 +29,8 @@ def slow(bed: Bed) -> Iterator[SlowHosts]:
 
 
 @on_every_scheduler
-def test_the_slow_host_of_four_is_named_with_what_it_lacks(bed: Bed, slow: SlowHosts, tmp_path: Path) -> None:
-    job = training(bed)
+def test_the_slow_host_of_three_is_named_with_what_it_lacks(bed: Bed, slow: SlowHosts, tmp_path: Path) -> None:
+    job = training(bed, len(HOSTS))
     slow.limit(QUOTA)
     time.sleep(10 * INTERVAL)  # three judgements of six samples
     assert job.status()["slow"] is None
@@ -38,7 +38,7 @@ def test_the_slow_host_of_four_is_named_with_what_it_lacks(bed: Bed, slow: SlowH
     for fault, host, what in (
         (slow.less_cpu("n3", 0.3) if bed.kind == "slurm" else slow.neighbour("n3", 4), "n3", "CPU"),
         (slow.slow_disk("n2", 400_000), "n2", "input"),
-        (slow.slow_link("n4", "8mbit"), "n4", "network"),
+        (slow.slow_link("n3", "8mbit"), "n3", "network"),
     ):
         expected.append((host, what))
         with fault:
@@ -52,6 +52,6 @@ def test_the_slow_host_of_four_is_named_with_what_it_lacks(bed: Bed, slow: SlowH
     assert job.status()["slow"] is None
     job.gridtf("cancel")
     job.verdict()
-    assert re.search(r"\nslow +worker:\d on n4 held the others up for .*: network\n", job.gridtf("status").stdout)
+    assert re.search(r"\nslow +worker:\d on n3 held the others up for .*: network\n", job.gridtf("status").stdout)
     job.gridtf("report", "--output", bed.seen(bed.home() / "report.html"))
-    assert "on n4 held the others up for " in (bed.home() / "report.html").read_text()
+    assert "on n3 held the others up for " in (bed.home() / "report.html").read_text()

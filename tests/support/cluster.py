@@ -176,14 +176,8 @@ class Bed:
         stderr: int | IO[Any] | None = subprocess.PIPE,
     ) -> subprocess.Popen[str]:
         """Start a command on a host. Signals sent to this process reach the command, and it dies with it."""
-        return subprocess.Popen(
-            self.command(host, *argv, user=user, env=env, cwd=cwd),
-            env=self.environ(),
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
-            text=True,
-        )
+        command, nothing = self.command(host, *argv, user=user, env=env, cwd=cwd), subprocess.DEVNULL
+        return subprocess.Popen(command, env=self.environ(), stdin=nothing, stdout=stdout, stderr=stderr, text=True)
 
     @contextmanager
     def running(self, host: str, script: str, **options: Any) -> Iterator[tuple[subprocess.Popen[str], str]]:
@@ -223,10 +217,9 @@ class Bed:
         from testbeds.cluster import stands
 
         with mock.patch.dict(os.environ, self.environ()):
-            known = require(self.kind)
-            lost = [host for host in self.hosts if stands(known, host) != "up"]
-        for host in lost:
-            self.mend(host)
+            for host in self.hosts:
+                if stands(require(self.kind), host) != "up":
+                    self.mend(host)
         (self.home() / ".local/state/gridtf/hosts.jsonl").unlink(missing_ok=True)  # notes on the hosts that were lost
         self.idle()
 

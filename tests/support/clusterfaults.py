@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -63,12 +63,11 @@ def no_process_left(bed: Bed, hosts: Sequence[str] = NODES, seconds: float = 60)
     def left(host: str) -> str:
         return bed.run(host, "pgrep", "-a", "-u", "alice", user="root", check=False).stdout
 
+    def none(host: str) -> bool:
+        return not left(host)
+
     for host in hosts:
-        until(partial(_no, left, host), f"no process to be on {host}", seconds, partial(left, host))
-
-
-def _no(ask: Callable[[str], str], host: str) -> bool:
-    return not ask(host)
+        until(partial(none, host), f"no process to be on {host}", seconds, partial(left, host))
 
 
 def ended(job: ClusterJob, state: str, *pieces: str, seconds: float = PATIENCE, attempt: int = 1) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from gridtf.run.rundir import Record
 from tests.support.cluster import CHECKOUT, Bed
 from tests.support.clusterjobs import ClusterJob
 
-INTERVAL = 2  # seconds between two samples, in place of 5: everything is named sooner
+INTERVAL = 1.5  # seconds between two samples, in place of 5: everything is named sooner
 _PERIOD = 100_000  # microseconds
 _SHARES = "100000"  # in place of 1024: hosts have their quotas on a busy machine as well
 
@@ -128,14 +128,14 @@ class SlowHosts:
                 process.wait(60)
 
 
-def training(bed: Bed, minutes: int = 30, interval: int = INTERVAL) -> ClusterJob:
-    """A job in lock-step on all four hosts, once it makes steps."""
+def training(bed: Bed, hosts: int = 4, minutes: int = 30, interval: float = INTERVAL) -> ClusterJob:
+    """A job in lock-step on this many hosts, once it makes steps."""
     shutil.copy(CHECKOUT / "tests/support/lockstep.py", bed.home() / "lockstep.py")
-    words = ("--nodes", "4") if bed.kind == "slurm" else ("--env", "PATH", "--pe", "rr", "--workers", "4")
+    words = ("--nodes", str(hosts)) if bed.kind == "slurm" else ("--env", "PATH", "--pe", "rr", "--workers", str(hosts))
     options = (*bed.options, *words, "--time", str(minutes), "--sample-interval", str(interval))
     command = ("bash", "-c", "exec python lockstep.py data-$(uname -n) 256")
     job = ClusterJob(bed, *options, "--env", "TF_CPP_MIN_LOG_LEVEL=2", "--", *command, cwd=bed.seen(bed.home()))
-    job.running(4)
+    job.running(hosts)
     job.until(lambda: any("20 " in text for text in job.logs().values()), "steps")
     return job
 

@@ -10,7 +10,9 @@ import pytest
 EVERYDAY = "24.11"  # that of most new installations, which the beds of scripts/test --all have
 # Files, or tests, that each landing runs on every version: of each step of a job, one.
 MATRIX = (
-    "tests/cluster/test_jobs.py",
+    "tests/cluster/test_jobs.py::test_submit_wait_status_list_and_logs",
+    "tests/cluster/test_jobs.py::test_cancel_ends_tasks_that_ignore_sigterm",
+    "tests/cluster/test_jobs.py::test_each_array_element_has_its_own_status_and_log",
     "tests/cluster/test_mpi.py::test_srun_starts_the_ranks_and_the_one_that_raises_is_named",
     "tests/cluster/test_scripts.py::test_several_gridtf_run_in_one_script",
     "tests/cluster/test_slurm_gpus.py::test_two_jobs_on_the_same_hosts_have_different_gpus",
@@ -24,6 +26,7 @@ LONG = (
     "tests/cluster/test_exec.py::test_connection_goes_through_srun_where_a_firewall_lets_no_other_through",
     "tests/cluster/test_fence.py",
     "tests/cluster/test_host_faults.py",
+    "tests/cluster/test_jobs.py",
     "tests/cluster/test_mpi.py::test_end_of_a_world_has_its_first_cause",
     "tests/cluster/test_mpi.py::test_lost_srun_of_the_ranks_is_named",
     "tests/cluster/test_mpi.py::test_world_starts_again_without_a_lost_host",
