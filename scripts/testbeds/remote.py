@@ -165,10 +165,10 @@ class Relay:
             _, opcode, number, _, _, _, thread, *_ = _HEAD.unpack_from(buffer)
             if opcode not in _UNANSWERED:
                 self._waiting[number] = thread
-            while state(self._disk) == HANG:
+            while (now := state(self._disk)) == HANG:
                 time.sleep(0.05)
             (flags,) = struct.unpack_from("I", buffer, _HEAD.size)
-            if error := refusal(opcode, flags, state(self._disk)):
+            if error := refusal(opcode, flags, now):
                 self._refuse(number, error)
             elif opcode in _UNANSWERED or number in self._waiting:
                 self._connection.sendall(memoryview(buffer)[:length])

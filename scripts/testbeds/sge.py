@@ -174,7 +174,7 @@ def wait_until_well(bed: Bed, hosts: list[str], *, since: float = 0, limit: floa
             now = ", ".join(late) if queues else "the qmaster does not answer"
             last = _last_words(bed, [MASTER, *late[:2]])
             raise TestbedError(f"Grid Engine is not ready after {limit:.0f} s", why=f"{now}\n{last}")
-        time.sleep(0.05)
+        time.sleep(0.1)
 
 
 def ask(bed: Bed, command: list[str]) -> subprocess.CompletedProcess[str]:

@@ -189,7 +189,7 @@ def wait_until_well(bed: Bed, hosts: list[str], *, since: float = 0, limit: floa
                 if host not in hosts or not since:  # a booting slurmd registers by itself, and a signal may end it
                     _register(bed.hosts[host])
             nudge = time.monotonic() + 3
-        time.sleep(0.05)
+        time.sleep(0.1)
 
 
 def _register(host: Process) -> None:

@@ -44,7 +44,7 @@ def until(
         if value := condition():
             return value
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}\n{said()}"
-        time.sleep(max(0.05, (took := time.monotonic() - begin), min(4 * took, 0.5)))  # a command on a bed takes a core
+        time.sleep(max(0.05, (took := time.monotonic() - begin), min(8 * took, 1.0)))  # a command on a bed takes a core
 
 
 def hosts_of(attempt: Attempt | None) -> dict[str, dict[str, Any]]:
