@@ -91,7 +91,7 @@ def command(process: Process, user: str, words: Sequence[str], cwd: str) -> list
     It forwards no signal; its exit code is as of subprocess. The first process of the host must be alive.
     """
     # by their paths: the environment is that of the command, whose PATH may have none of them
-    into = ["/usr/bin/nsenter", f"--target={process.pid}", *(f"--{name}" for name in ("net", "uts", "ipc", "pid", "mount"))]
+    into = ["/usr/bin/nsenter", f"--target={process.pid}", "--net", "--uts", "--ipc", "--pid", "--mount"]
     become = ["/usr/bin/setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups", "--pdeathsig=KILL"]
     return [*into, *become, "/usr/bin/env", f"--chdir={cwd}", *words]
 
