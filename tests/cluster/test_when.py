@@ -99,7 +99,7 @@ def test_estimates_of_a_filled_slurm_come_true(slurm: Bed) -> None:
 
     told = waits.until(expected, "Slurm to expect the start of a job")
     assert abs(told - estimate["start"]) < 60
-    assert re.search(r"it is expected to start in \d+ s|start now", gridtf(bed, "when", "waits").stdout)
+    assert re.search(r"it is expected to start in (\d+ min )?\d+ s|start now", gridtf(bed, "when", "waits").stdout)
     assert "COMPLETED" in waits.gridtf("wait", timeout=300).stdout
     started = bed.run("login", "scontrol", "-o", "show", "job", waits.id, env={"SLURM_TIME_FORMAT": "%s"}).stdout
     real = float(re.findall(r"StartTime=(\d+)", started)[0])
