@@ -232,8 +232,9 @@ def recorded(copy: Path, folder: Path, select: str) -> tuple[dict[str, dict[int,
     data = coverage.CoverageData(basename=str(folder / "data"))
     for part in folder.glob("data.*"):
         one = coverage.CoverageData(basename=str(part))
-        one.read()
-        data.update(one)
+        with contextlib.suppress(coverage.exceptions.DataError):  # of a process that was killed meanwhile
+            one.read()
+            data.update(one)
     lines = {
         str(Path(file).relative_to(copy)): {
             line: sorted({name.rpartition(" (")[0] or name for name in names if name})

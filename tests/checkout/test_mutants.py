@@ -60,6 +60,7 @@ def test_fault_is_tried_with_the_tests_of_its_line_and_taken_back(
 def test_recorded_run_knows_the_lines_of_each_test_that_passes(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (copy / "test_it.py").write_text(f"{TESTS}\ndef test_broken():\n    assert double(3) == 7\n", encoding="utf-8")
     (copy / "records").mkdir()
+    (copy / "records/data.vm.pid1.killed").touch()  # as a process leaves it that is killed at its end
     monkeypatch.setattr(mutating, "RECORDED", ["test_it.py"])
     monkeypatch.delenv("PYTEST_CURRENT_TEST")  # processes that a test starts have it as the test that runs their lines
     lines, took = mutating.recorded(copy, copy / "records", "not release")
