@@ -230,7 +230,7 @@ def _tests(
         (["--again", "1", "tests/unit"], "tests/unit"),
         (["--quick", "tests/unit", "-k", "a b"], "-m not tensorflow tests/unit -k a b"),
         (["tests/unit", "-k", "sge"], "tests/unit -k sge"),
-        (["fast"], f"-m fast --durations 10 --numprocesses {_CORES + 2} tests/unit examples"),
+        (["fast"], f"-m fast --durations 10 {_PARALLEL} tests/unit examples"),
         (["slurm", "sge", "--quick"], f"-m (slurm or sge) and not tensorflow --durations 10 {_PARALLEL}"),
         (["local", "-k", "sge"], "-m local --durations 10 -k sge"),
     ],

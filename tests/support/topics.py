@@ -12,13 +12,13 @@ from tests.support.beds import beds_of
 from tests.support.versions import version_of
 
 TOPICS = {
-    "fast": "unit tests that start no TensorFlow, with a part of the inputs of those that try very many",
+    "fast": "unit tests that start no TensorFlow and take little, with a part of the inputs of those that try many",
     "smoke": "with fast, what a plain scripts/test runs: SMOKE in tests/support/topics.py",
     "local": "real jobs of the local scheduler",
     "slurm": "Slurm: unit tests and a real cluster",
     "sge": "Grid Engine: unit tests and a real cluster",
     "checkout": "the checkout: its scripts, documents, locks, wheel, site and imports",
-    "thorough": "more inputs for unit tests that are fast with some of them",
+    "thorough": "unit tests that take an eighth of a second or more, and more inputs for others",
 }
 # Topic -> words in the paths of the tests of a feature, wherever they are.
 FEATURES = {

@@ -185,6 +185,7 @@ print(gridtf.checkpoint_requested())"""
     assert asks(body, {"GRIDTF_LOCAL_DIR": str(tmp_path)}).split() == ["False", "True", "False", "True"]
 
 
+@pytest.mark.thorough
 def test_request_by_a_signal_needs_no_agent_and_leaves_the_program_s_own_handler_alone() -> None:
     signalled = "os.kill(os.getpid(), signal.SIGUSR1); print(gridtf.checkpoint_requested())"
     ignored = "signal.signal(signal.SIGUSR1, signal.SIG_IGN)"  # as Grid Engine starts tasks

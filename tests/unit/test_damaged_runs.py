@@ -290,6 +290,7 @@ def test_damaged_records_are_named_and_change_no_state(
         case.try_all(record, kind, [STATUS, ROWS, *chance.sample(COMMANDS, 4)])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", fast(1, "verdict.json", "plan.json", "hosts.json", "@h0.json"))
 def test_record_of_three_million_keys_is_not_parsed(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(_bomb().read_bytes())

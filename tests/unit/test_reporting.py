@@ -133,6 +133,7 @@ def test_outside_a_task_nothing_happens(folder: Path, monkeypatch: pytest.Monkey
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_a_program_of_many_steps_spends_little_on_its_reports_and_leaves_the_last_one(tmp_path: Path) -> None:
     program = """
 import sys, time, gridtf

@@ -363,6 +363,7 @@ def test_tables_and_lists_are_masked_inside() -> None:
     assert shown == {"A_KEY": MASK, "B": ["x", "--token", MASK], "C": 3}
 
 
+@pytest.mark.thorough
 def test_long_lines_take_no_time() -> None:
     line = "a" * 300_000 + " KEY" + "_" * 300_000
     assert Masker().text(line) == line
@@ -370,6 +371,7 @@ def test_long_lines_take_no_time() -> None:
         assert Masker().text(word * 100_000) == word * 100_000
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "text",
     fast(

@@ -163,6 +163,7 @@ class TestPBS(BatchConformance):
         assert self.scheduler.login.query([JobIdentity("1234.pbs01")])["1234.pbs01"].state == JobState.RUNNING
         assert commands.calls("qstat") == [["-x", "-f", "1234.pbs01"], ["-f", "1234.pbs01"]]
 
+    @pytest.mark.thorough
     def test_submit_with_a_lost_answer_finds_the_job_by_its_log(self, commands: Commands) -> None:
         running = output("qstat-running")
         lost = output("qsub-answer-lost", 1)
@@ -263,6 +264,7 @@ def render(site: Path, *words: str, **environ: str) -> subprocess.CompletedProce
     )
 
 
+@pytest.mark.thorough
 def test_installed_plugin_renders(site: Path) -> None:
     done = render(
         site,
@@ -285,6 +287,7 @@ def test_installed_plugin_renders(site: Path) -> None:
     assert "submit runs    qsub -o " in done.stderr
 
 
+@pytest.mark.thorough
 def test_installed_plugin_is_chosen_where_pbs_commands_are(site: Path, tmp_path: Path) -> None:
     folder = tmp_path / "bin"
     folder.mkdir()

@@ -182,6 +182,7 @@ def test_a_gate_that_cannot_be_made_does_not_keep_members_out(monkeypatch: pytes
             assert connects(port)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lasts", [0.0, 0.2])
 def test_a_member_gets_in_however_long_it_takes_to_find_its_socket(
     lasts: float, monkeypatch: pytest.MonkeyPatch

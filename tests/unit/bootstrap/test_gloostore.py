@@ -34,6 +34,7 @@ def ask(store: Store, method: str, key: str, value: bytes | None = None) -> tupl
     return found
 
 
+@pytest.mark.thorough
 def test_ranks_find_what_others_have_put_until_all_have_met(store: Store) -> None:
     assert ask(store, "GET", "/global/0") == (404, b"")
     for number in range(3):
@@ -47,6 +48,7 @@ def test_ranks_find_what_others_have_put_until_all_have_met(store: Store) -> Non
     assert ask(store, "GET", "/local_n1/0") == (200, b"another")
 
 
+@pytest.mark.thorough
 def test_port_in_use_is_told(store: Store) -> None:
     argv = [sys.executable, "-I", "-S", gloostore.__file__, str(store.server_address[1])]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)

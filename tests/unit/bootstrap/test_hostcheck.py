@@ -135,6 +135,7 @@ def orders(*records: dict[str, object], python: tuple[str, ...] = (sys.executabl
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.thorough
 def test_program_measures_without_any_package_and_says_what_it_could_not(tmp_path: Path) -> None:
     order = {"measures": ["gpu", "cpu", "memory", "run"], "run": [str(tmp_path), 1000]}
     first, second = orders(
@@ -170,6 +171,7 @@ STRANGERS: dict[str, Callable[[socket.socket], None]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "strangers", fast(2, *product(STRANGERS, [(1, "after"), (1, "before"), (150, "before")])), ids=str
 )
@@ -201,6 +203,7 @@ def measured(peer: list[object] | None, listener: socket.socket) -> dict[str, fl
     return {name: value for name, value, _ in hostcheck._pair({"token": "a" * 64, "peer": peer}, listener)}
 
 
+@pytest.mark.thorough
 def test_other_host_that_ends_at_once_gives_no_measurement() -> None:
     """Not one of 0 MB/s, by which a good host would be far from the others."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -223,6 +226,7 @@ def test_other_host_that_ends_at_once_gives_no_measurement() -> None:
         leaving.join()
 
 
+@pytest.mark.thorough
 def test_program_measures_the_way_between_two_hosts_of_the_same_token() -> None:
     command = [sys.executable, "-S", str(PROGRAM)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}

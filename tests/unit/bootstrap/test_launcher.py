@@ -520,6 +520,7 @@ def test_request_for_a_checkpoint_is_passed_on_and_does_not_end_the_job(tmp_path
 CONTINUED = {"time": "1h", "checkpoint_before": "5m", "continuations": 2}
 
 
+@pytest.mark.thorough
 def test_checkpoint_is_requested_before_the_end_of_the_walltime(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, ("h0",), **CONTINUED)
     attempt.cluster.ends = 5000.0 + 3600  # an hour after the beginning

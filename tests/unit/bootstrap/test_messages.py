@@ -229,6 +229,7 @@ def test_rubbish_is_refused_in_one_short_line(rubbish: bytes) -> None:
         assert len(error.value.what) < 300
 
 
+@pytest.mark.thorough
 def test_long_message_is_compressed_and_a_bomb_is_refused() -> None:
     members = [f"node{number:04}.example:20{number % 1000:03}" for number in range(5000)]
     cluster: Record = {"text": json.dumps({"worker": members}), "master_addr": "n1", "master_port": 2, "outside": {}}

@@ -335,6 +335,7 @@ def _fits_by_brute_force(allocation: Allocation, chief: int, workers: int, needs
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("part", fast(1, 0.005, 0.2))  # all of them take minutes
 def test_placement_invariants_hold_for_combinations(part: float) -> None:
     seen: Counter[str] = Counter()
@@ -449,6 +450,7 @@ def test_more_than_the_maximum_of_tasks_is_refused_at_once(tasks_per_node: int |
     assert re.fullmatch(r"\d{7,} tasks are more than the maximum of 1000000", error.what)
 
 
+@pytest.mark.thorough
 def test_maximum_of_tasks_is_placed() -> None:
     """One pass over all hosts a task would take hours."""
     hosts = (Host("big", slots=100_000), *(Host(f"n{number}", slots=0) for number in range(10_000)))

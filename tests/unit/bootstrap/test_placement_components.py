@@ -141,6 +141,7 @@ def test_training_tasks_are_not_placed_on_another_component() -> None:
         placed(allocated((2,), (8,)), worker={"count": 3}, ps={"count": 1, **ON_CPU})
 
 
+@pytest.mark.thorough
 def test_component_invariants_hold_for_all_combinations() -> None:
     count = 0
     for main, cpu, big, servers, evaluator in itertools.product(

@@ -84,6 +84,7 @@ def ended(sampler: Sampler, pid: int, task: TaskProcess, number: int = signal.SI
     return found
 
 
+@pytest.mark.thorough
 def test_sample_shows_what_a_task_uses_and_when_it_has_printed(busy: TaskProcess) -> None:
     sampler, _, pid = begin(busy)
     told = wait_for(lambda: sampler.look([busy]))
@@ -102,6 +103,7 @@ def test_sample_shows_what_a_task_uses_and_when_it_has_printed(busy: TaskProcess
     assert "worker:0" in ended(sampler, pid, busy)[-1]["sample"]["tasks"]
 
 
+@pytest.mark.thorough
 def test_killed_sampler_is_started_again_after_a_minute(busy: TaskProcess) -> None:
     sampler, system, pid = begin(busy)
     os.kill(pid, signal.SIGKILL)
@@ -117,6 +119,7 @@ def test_killed_sampler_is_started_again_after_a_minute(busy: TaskProcess) -> No
     ended(sampler, again, busy)
 
 
+@pytest.mark.thorough
 def test_sampler_that_is_stopped_costs_samples_only(busy: TaskProcess) -> None:
     sampler, _, pid = begin(busy)
     os.kill(pid, signal.SIGSTOP)
@@ -128,6 +131,7 @@ def test_sampler_that_is_stopped_costs_samples_only(busy: TaskProcess) -> None:
     assert ended(sampler, pid, busy, signal.SIGKILL) == []
 
 
+@pytest.mark.thorough
 def test_task_that_was_started_again_is_sampled_anew(busy: TaskProcess) -> None:
     sampler, _, pid = begin(busy)
     again = TaskProcess("worker:0", TaskState.RUNNING, os.getpid())

@@ -289,6 +289,7 @@ def test_environment_is_sent_once_to_who_asks_for_it(ends: Ends) -> None:
     assert ends.kinds(asking).count(messages.ENVIRONMENT) == 1
 
 
+@pytest.mark.thorough
 def test_large_messages_arrive_whole(ends: Ends) -> None:
     """Larger than what the sockets of both ends hold."""
     link, text = ends.link(), json.dumps({"worker": ["n" * 50 + ":12345"] * 200_000})
@@ -556,6 +557,7 @@ def test_rubbish_of_one_agent_costs_no_news_of_the_others(together: bool, ends: 
     assert messages.STOP in (ends.next(bad)[0], ends.next(bad)[0] if together else "")
 
 
+@pytest.mark.thorough
 def test_peer_that_does_not_read_costs_no_memory_and_delays_nobody(ends: Ends) -> None:
     silent, link = ends.agent("n1"), ends.link("n2")
     ends.until(ends.all_connected)
@@ -579,6 +581,7 @@ def test_peer_that_does_not_read_costs_no_memory_and_delays_nobody(ends: Ends) -
     ends.until(lambda: connection.idle)
 
 
+@pytest.mark.thorough
 def test_launcher_that_does_not_read_does_not_block_an_agent(ends: Ends) -> None:
     link = ends.link()
     ends.until(ends.all_connected)
@@ -773,6 +776,7 @@ print(len(heard), len(told), silences)
 """
 
 
+@pytest.mark.thorough
 def test_every_piece_of_news_ends_a_wait() -> None:
     done = subprocess.run(python(WOKEN), env=environment(), capture_output=True, text=True, timeout=180)
     assert (done.returncode, done.stdout) == (0, "3 3 0\n"), done.stderr

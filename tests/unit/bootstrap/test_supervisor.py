@@ -259,6 +259,7 @@ def test_tear_down_stops_a_task_with_sigterm(tmp_path: Path) -> None:
     assert found == {"a": ("STOPPED", 0, None), "b": ("FAILED", 4, None), "c": ("STOPPED", None, "SIGTERM")}
 
 
+@pytest.mark.thorough
 def test_tear_down_ends_descendants_in_other_sessions(tmp_path: Path) -> None:
     """A child that ignores TERM, one that called setsid, a daemon that forked twice, one that is stopped."""
     for name, script in {
@@ -287,6 +288,7 @@ def test_tear_down_ends_descendants_in_other_sessions(tmp_path: Path) -> None:
     assert (tmp_path / "goodbye").read_text() == "bye\n"  # every process has received SIGTERM first
 
 
+@pytest.mark.thorough
 def test_tear_down_leaves_tasks_time_to_save_before_what_has_started_them_notices(tmp_path: Path) -> None:
     """Like mpirun, which ends all ranks when one is gone, or when it is told to end."""
     starter = "trap 'touch told' TERM; echo $$ >starter; until [ -e gone ]; do sleep 0.1; done; touch told; sleep 1000"
@@ -322,6 +324,7 @@ def test_tear_down_ends_orphans_of_ended_tasks(tmp_path: Path) -> None:
     assert report["tasks"]["a"]["state"] == "COMPLETED"
 
 
+@pytest.mark.thorough
 def test_tear_down_ends_processes_that_keep_forking(tmp_path: Path) -> None:
     code = (
         "import os, signal, time\n"

@@ -162,6 +162,7 @@ def test_lines_to_write_belong_in_the_user_s_file_once_it_exists(found: list[Fin
     assert capsys.readouterr().out.endswith("0 failures, 0 warnings\n")
 
 
+@pytest.mark.thorough
 def test_user_s_own_file_does_not_count_for_a_file_of_all_users(
     fake: FakeScheduler, rough_path: Path, capsys: Captured
 ) -> None:
@@ -187,6 +188,7 @@ def test_init_names_the_line_of_a_file_that_is_not_valid(rough_path: Path, capsy
     assert third == '  correct that line (write time = "2h"), or move the file away'
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("words", [["init"], ["doctor", "--write", "x.toml"]])
 def test_scheduler_that_is_named_is_written(rough_path: Path, words: list[str]) -> None:
     assert main([*words, "--scheduler", "local"]) in (0, 1)

@@ -222,6 +222,7 @@ def test_terminal_without_colours_gets_none(environ: dict[str, str], run: RunDir
     assert b"worker:0@h0 | red\n" in seen
 
 
+@pytest.mark.thorough
 def test_terminal_gets_what_tasks_print_alike_once_and_no_noise(alike: RunDir) -> None:
     code, seen = on_terminal("logs", str(alike.path), COLUMNS="80")
     note = "gridtf: 2 lines of TensorFlow and of progress bars left out; --raw shows all"

@@ -231,6 +231,7 @@ def test_completion_by_the_command_itself(tmp_path: Path) -> None:
     assert found == {"submit"}
 
 
+@pytest.mark.thorough
 def test_completion_of_commands_options_and_jobs(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
@@ -255,6 +256,7 @@ def test_completion_of_commands_options_and_jobs(tmp_path: Path) -> None:
     assert chosen == {"slurm", "sge"}
 
 
+@pytest.mark.thorough
 def test_completion_of_tasks(tmp_path: Path) -> None:
     attempt = RunDir(tmp_path).new_attempt()
     tasks = [{"type": "worker", "index": 0}, {"type": "worker", "index": 1}, {"type": "ps", "index": 0}]
@@ -264,6 +266,7 @@ def test_completion_of_tasks(tmp_path: Path) -> None:
     assert completions(tmp_path, *lines) == [every, {"ps:0", "ps"}, set(), {"ps:0"}]
 
 
+@pytest.mark.thorough
 def test_completion_of_files_where_a_path_is_expected(tmp_path: Path) -> None:
     (tmp_path / "dir").mkdir()
     for name in ("data.py", "n"):

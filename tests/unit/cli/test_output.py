@@ -126,6 +126,7 @@ def listed(tmp_path: Path) -> RunDir:
     return run
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "environ", "coloured"),
     [
@@ -148,6 +149,7 @@ def test_terminal_gets_colours_unless_they_are_declined(
         assert (RED in seen, b"\x1b" in seen) == (coloured, coloured)
 
 
+@pytest.mark.thorough
 def test_pipe_gets_colours_if_they_are_demanded(listed: RunDir) -> None:
     assert "\x1b" not in gridtf_in_bash("list").stdout
     assert RED.decode() in gridtf_in_bash("list --color always").stdout
@@ -160,6 +162,7 @@ def test_wrong_colour_is_refused(words: list[str], capsys: Captured) -> None:
     assert "is not one of auto, always, never\n" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("columns", "environ"), [("20", {}), ("40", {"LC_ALL": "C"}), ("80", {"TERM": "dumb"})])
 def test_no_line_is_longer_than_the_terminal_is_wide(columns: str, environ: dict[str, str], listed: RunDir) -> None:
     write_record(listed.submitted, {**(read_record(listed.submitted) or {}), "name": "m\u00fcller-" * 9})

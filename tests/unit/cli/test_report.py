@@ -47,6 +47,7 @@ def test_output_to_a_file_and_to_stdout(here: Path, capsys: Captured) -> None:
     assert not (here / "digits-4711.html").exists()
 
 
+@pytest.mark.thorough
 def test_archive_for_a_support_ticket(here: Path, capsys: Captured) -> None:
     assert main(["report", "--bundle", "./digits"]) == 0
     assert capsys.readouterr().out == "digits-4711.tar.gz\n"
@@ -141,6 +142,7 @@ def test_table_of_jobs(here: Path, capsys: Captured) -> None:
     assert "exclude each other" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_elements_of_an_array(here: Path, capsys: Captured) -> None:
     array = recordedruns.make(here / "sweep", minutes=1)
     shutil.rmtree(array.attempt(1).path)

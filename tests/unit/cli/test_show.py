@@ -347,6 +347,7 @@ def test_wait_prints_json_alone_to_stdout(capsys: Captured) -> None:
 # --- commands on a fake scheduler
 
 
+@pytest.mark.thorough
 def test_submit_and_list(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
     assert main(["list"]) == 0
     assert capsys.readouterr().out == "no jobs yet\n"

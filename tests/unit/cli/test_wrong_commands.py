@@ -100,6 +100,7 @@ def _any_program() -> None:
     """Here commands are checked: see tests/unit/conftest.py."""
 
 
+@pytest.mark.thorough
 def test_answers_equal_the_golden_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # and back, after answers()
     text = GOLDEN.read_text(encoding="utf-8")

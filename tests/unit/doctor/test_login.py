@@ -117,6 +117,7 @@ def test_scheduler_that_is_not_set_up_is_a_failure(monkeypatch: pytest.MonkeyPat
     )
 
 
+@pytest.mark.thorough
 def test_examination_asks_the_scheduler_and_this_host(fake: FakeScheduler, rough_path: Path) -> None:
     found = login.examine(os.environ, rough_path)
     checks = [finding.check for finding in found.findings]
@@ -128,6 +129,7 @@ def test_examination_asks_the_scheduler_and_this_host(fake: FakeScheduler, rough
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("error", "message", "hint"),
     [
@@ -146,6 +148,7 @@ def test_error_of_a_scheduler_is_its_finding(
     assert finding == Finding(Level.FAILURE, "scheduler", message, hint)
 
 
+@pytest.mark.thorough
 def test_scheduler_that_is_silent_is_a_finding(
     fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +159,7 @@ def test_scheduler_that_is_silent_is_a_finding(
     assert (finding.level, finding.message) == ("failure", "Slurm has not answered all questions within 0.3 s")
 
 
+@pytest.mark.thorough
 def test_invalid_file_hides_what_it_may_have_set(
     fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

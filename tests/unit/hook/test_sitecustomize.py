@@ -243,6 +243,7 @@ except ValueError as error:
 """
 
 
+@pytest.mark.thorough
 def test_group_of_the_backport_is_noted_with_its_first_exception_and_printed_as_without_the_hook(
     tmp_path: Path,
 ) -> None:
@@ -291,6 +292,7 @@ SPOILT = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("python", fast(1, *pythons()))
 def test_exception_of_a_program_that_has_spoilt_something_is_noted(python: str, tmp_path: Path) -> None:
     for number, text in enumerate(SPOILT.values()):

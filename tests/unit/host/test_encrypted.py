@@ -98,6 +98,7 @@ def test_two_that_know_each_other_meet_although_strangers_are_there() -> None:
             one.close()
 
 
+@pytest.mark.thorough
 def test_nobody_is_waited_for_longer_than_allowed() -> None:
     _, certificate = encrypted.identity()
     with waiting(certificate, limit=0.5) as server:
@@ -107,6 +108,7 @@ def test_nobody_is_waited_for_longer_than_allowed() -> None:
         assert not server.thread.is_alive()
 
 
+@pytest.mark.thorough
 def test_without_a_certificate_nobody_is_let_in() -> None:
     _, certificate = encrypted.identity()
     anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -119,6 +121,7 @@ def test_without_a_certificate_nobody_is_let_in() -> None:
         assert server.found is None
 
 
+@pytest.mark.thorough
 def test_session_that_was_recorded_is_no_key_to_another_one() -> None:
     """Everything that the owner has sent is sent again, to the same process with the same certificates."""
     own, certificate = encrypted.identity()
@@ -256,6 +259,7 @@ def _ended(descriptor: int) -> bool:
         return False
 
 
+@pytest.mark.thorough
 def test_sender_waits_for_a_reader_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encrypted, "_STEP", 0.01)
     with pair() as (one, other), Path("/dev/zero").open("rb") as zeros:
@@ -273,6 +277,7 @@ def test_sender_waits_for_a_reader_that_does_not_read(monkeypatch: pytest.Monkey
         os.close(taken)
 
 
+@pytest.mark.thorough
 def test_user_who_is_gone_is_missed_although_the_command_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encrypted, "_STEP", 0.01)
     with pair() as (one, other), Path("/dev/zero").open("rb") as zeros:

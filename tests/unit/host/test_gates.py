@@ -82,6 +82,7 @@ def test_a_gate_lets_in_single_connections() -> None:
         assert run(program, other) == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("probes", fast(1, 200, 2000))
 def test_programs_of_many_hosts_and_connections_know_exactly_these(probes: int) -> None:
     chance = random.Random(1)
@@ -127,6 +128,7 @@ def gets_in(port: int, source: str = "127.0.0.1") -> bool:
     return False
 
 
+@pytest.mark.thorough
 def test_a_gate_stands_before_a_server_that_listens_on_its_port(gate: tuple[Gate, int]) -> None:
     made, port = gate
     assert not gets_in(port)

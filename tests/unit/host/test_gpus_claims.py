@@ -340,6 +340,7 @@ def test_holder_of_a_lock_is_connected_to_once(tmp_path: Path, monkeypatch: pyte
             os.close(descriptor)
 
 
+@pytest.mark.thorough
 def test_claim_proceeds_when_the_turn_is_blocked(tmp_path: Path, claimer: Claimer) -> None:
     """Taking turns is a courtesy: a job that does not give up its turn cannot keep others from their GPUs."""
     with turn() as held:
@@ -366,6 +367,7 @@ def test_gpu_name_with_a_slash_is_locked(tmp_path: Path) -> None:
     release(got)
 
 
+@pytest.mark.thorough
 def test_two_processes_never_hold_one_gpu(claimer: Claimer) -> None:
     first = claimer("first", 2, "0", "1", "2")
     assert output_line(first) == "claimed 0 1"
@@ -374,6 +376,7 @@ def test_two_processes_never_hold_one_gpu(claimer: Claimer) -> None:
     assert output_line(claimer("third", 1, "0", "1", "2")) == "claimed 2"
 
 
+@pytest.mark.thorough
 def test_concurrent_claims_share_all_gpus(claimer: Claimer) -> None:
     racers = [claimer(f"racer {number}", 2, "0", "1", "2", "3", "4") for number in range(8)]
     results = [output_line(racer) for racer in racers]
@@ -417,6 +420,7 @@ def test_claim_lasts_until_an_inheriting_child_ends(tmp_path: Path) -> None:
         gone(other)
 
 
+@pytest.mark.thorough
 @pytest.mark.root
 def test_locks_exclude_other_users_and_name_them(claimer: Claimer) -> None:
     first = claimer("nightly, job 99 of user carol", 1, "0", "1", uid=65534)

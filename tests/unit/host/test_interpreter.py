@@ -56,6 +56,7 @@ def test_python_named_by_a_path_is_that_of_the_working_folder(tmp_path: Path) ->
     assert asked("python3", [], {}, tmp_path)[0] == ["python3"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", ["user's site", "PYTHONPATH"])
 def test_doctor_sees_mpi_of_a_user_s_site_and_of_a_module(
     traps: Traps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
@@ -78,6 +79,7 @@ def test_doctor_sees_mpi_of_a_user_s_site_and_of_a_module(
     assert not traps.ran
 
 
+@pytest.mark.thorough
 def test_version_of_a_job_s_python_is_that_without_the_working_folder(
     traps: Traps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +103,7 @@ def test_python_is_asked_also_where_the_current_folder_is_gone(tmp_path: Path, m
     assert found.message.startswith(f"{mpirun} is of Open MPI 4.1.4")
 
 
+@pytest.mark.thorough
 def test_helpers_are_isolated(traps: Traps, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", ":.")
     done = subprocess.run(

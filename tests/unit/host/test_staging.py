@@ -294,6 +294,7 @@ def test_file_that_was_appended_to_an_archive_replaces_the_older_one(tmp_path: P
     os.close(descriptor)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "links", fast(1, (tarfile.SYMTYPE, 1_500), (tarfile.SYMTYPE, 10_000), (tarfile.LNKTYPE, 10_000))
 )

@@ -42,6 +42,7 @@ def test_family_is_counted_as_one() -> None:
         assert usage.of_processes([process.pid]).processes == 0
 
 
+@pytest.mark.thorough
 def test_threads_that_wait_for_a_cpu_are_delayed() -> None:
     """Two processes that have one CPU between them; one that sleeps is not delayed."""
     cpu = min(os.sched_getaffinity(0))

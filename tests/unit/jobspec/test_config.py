@@ -726,6 +726,7 @@ def test_job_file_may_be_a_pipe_and_has_a_maximum_size(tmp_path: Path) -> None:
     assert refused("/dev/zero", tmp_path).what == "/dev/zero has more than 4 MiB"
 
 
+@pytest.mark.thorough
 def test_lines_of_many_keys_are_located_quickly(tmp_path: Path) -> None:
     """A look-up that searched all lines for each would take a minute."""
     text = "command = ['a']\n[env]\n" + "".join(f"A{number} = '1'\n" for number in range(5_000))

@@ -153,6 +153,7 @@ PROGRAMS = ("core.fsmonitor", "core.pager", "core.sshCommand", "core.askPass", "
 DIFFS = ("diff.external", "diff.drv.command", "diff.drv.textconv")
 
 
+@pytest.mark.thorough
 def test_configuration_of_a_repository_and_its_submodule_runs_no_program(
     repository: Path, tmp_path: Path, ran: Callable[[], list[str]]
 ) -> None:

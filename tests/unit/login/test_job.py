@@ -320,6 +320,7 @@ def test_gridtf_training_is_loaded_on_first_use() -> None:
     subprocess.run(python(code), env=environment(), timeout=180, check=True)
 
 
+@pytest.mark.thorough
 def test_type_checker_finds_a_misspelt_public_name(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     uses = tmp_path / "uses.py"

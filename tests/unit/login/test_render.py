@@ -119,6 +119,7 @@ def test_expressions_of_shipped_templates_are_filtered() -> None:
 # --- the environment
 
 
+@pytest.mark.thorough
 def test_bash_s_own_variables_are_refused_and_all_others_reach_the_job(tmp_path: Path) -> None:
     listed = subprocess.run(["bash", "-c", "compgen -v"], capture_output=True, text=True, timeout=180).stdout.split()
     assert "RANDOM" in listed
@@ -257,6 +258,7 @@ def test_failures_after_the_set_up_are_not_attributed_to_it(tmp_path: Path) -> N
     assert (result.returncode, result.stderr) == (9, b"")
 
 
+@pytest.mark.thorough
 def test_missing_working_folder_or_gridtf_is_reported(tmp_path: Path) -> None:
     made = runnable(tmp_path, chdir=str(tmp_path / "gone"))
     result = bash(render.script(made), tmp_path)

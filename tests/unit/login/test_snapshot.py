@@ -174,6 +174,7 @@ def test_job_of_a_subfolder_has_the_whole_work_tree(repository: Path) -> None:
     assert not [path for path in tree(copy) if "gridtf-runs" in path]
 
 
+@pytest.mark.thorough
 def test_work_tree_beside_a_repository_submodules_and_repositories_in_it(repository: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     put(other, a_py="a", b_tmp="", **{".gitignore": "*_tmp"})

@@ -269,6 +269,7 @@ def test_submit_refuses_a_sweep(fake: FakeScheduler, rough_path: Path, capsys: C
     assert capsys.readouterr().err == said
 
 
+@pytest.mark.thorough
 def test_site_limits_the_elements(
     fake: FakeScheduler, rough_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -187,6 +187,7 @@ def test_time_auto_stays_within_the_site_s_limits(
     assert [walltime for *_, walltime in site.asked] == [2 * HOUR]
 
 
+@pytest.mark.thorough
 def test_nodes_auto_is_what_should_end_first_by_a_past_job(
     site: Site, capsys: Captured, rough_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

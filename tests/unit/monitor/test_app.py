@@ -51,6 +51,7 @@ def drive(app: Monitor, keys: Callable[[Driven], Awaitable[None]], size: tuple[i
     return asyncio.run(driven())
 
 
+@pytest.mark.thorough
 def test_keys_open_pages_and_sort(run: RunDir) -> None:
     async def keys(pilot: Driven) -> None:
         await pilot.press("h")
@@ -71,6 +72,7 @@ def test_keys_open_pages_and_sort(run: RunDir) -> None:
     drive(Monitor(run, stacks), keys)
 
 
+@pytest.mark.thorough
 def test_log_of_the_selected_task_is_followed(run: RunDir) -> None:
     log = run.attempt(1).task_log("worker", 1)
 
@@ -116,6 +118,7 @@ def test_keys_that_quit(key: str, run: RunDir) -> None:
     drive(Monitor(run, stacks), keys)
 
 
+@pytest.mark.thorough
 def test_terminal_without_utf_8_gets_ascii_alone(run: RunDir) -> None:
     async def keys(pilot: Driven) -> None:
         for page in "thecl":

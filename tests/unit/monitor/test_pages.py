@@ -60,6 +60,7 @@ def test_first_page_has_header_tasks_curve_and_events(failed: Snapshot) -> None:
     assert "attempt 1 FAILED" in text
 
 
+@pytest.mark.thorough
 def test_256_tasks_are_shown_page_by_page(large: Snapshot) -> None:
     first = shown(large)
     assert "1 to 10 of 256" in first

@@ -317,6 +317,7 @@ def test_tail_of_a_huge_log_without_line_breaks_is_short_and_takes_no_memory(tex
     assert 0 < sum(map(len, lines)) <= 3 * (1 << 16) + 4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", fast(1, *range(9)))
 def test_tail_equals_the_end_of_the_whole_log_at_any_block_boundary(
     seed: int, run: RunDir, monkeypatch: pytest.MonkeyPatch

@@ -95,6 +95,7 @@ def test_job_that_began_after_the_answer_is_not_taken_for_one_that_is_queued_aga
     assert job.status().state == state
 
 
+@pytest.mark.thorough
 def test_questions_about_jobs_that_are_queued_again_are_shared(fake: FakeScheduler, clock: Clock) -> None:
     job = submission.submit(RUNS)
     end(job, FAILED)
@@ -106,6 +107,7 @@ def test_questions_about_jobs_that_are_queued_again_are_shared(fake: FakeSchedul
     assert len(fake.queried) <= 12  # 1, 2, 4, 8, 10 s and up to 60 s apart
 
 
+@pytest.mark.thorough
 def test_waiting_commands_ask_together(fake: FakeScheduler, clock: Clock) -> None:
     jobs = [submission.submit(RUNS) for _ in range(30)]
     watches = []
@@ -120,6 +122,7 @@ def test_waiting_commands_ask_together(fake: FakeScheduler, clock: Clock) -> Non
     assert len(fake.queried[-1]) == len(jobs)
 
 
+@pytest.mark.thorough
 def test_jobs_that_end_together_are_one_question_a_second(fake: FakeScheduler, clock: Clock) -> None:
     jobs = [submission.submit(RUNS) for _ in range(30)]
     watches = [Watch(job.run) for job in jobs]

@@ -127,6 +127,7 @@ def test_job_that_starts_is_seen_without_a_question(fake: FakeScheduler, running
     assert running.pauses == [10, 20]
 
 
+@pytest.mark.thorough
 def test_running_job_is_asked_about_once_a_minute_while_it_has_heartbeats(running: Running) -> None:
     running.begin()
     running.beat_until(300)
@@ -334,6 +335,7 @@ def test_state_is_refreshed_without_a_question(fake: FakeScheduler, running: Run
     assert (view.state, view.damaged) == (RUNNING, ("attempt-1/state/launcher.json",))
 
 
+@pytest.mark.thorough
 def test_status_watch_asks_as_rarely_as_wait(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
     running.begin()
     running.beat_until(300)

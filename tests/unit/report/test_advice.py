@@ -282,6 +282,7 @@ def test_advice_needs_no_curves(make: Callable[..., RunDir]) -> None:
     assert Advised([material]).to_dict() == Advised([whole]).to_dict()
 
 
+@pytest.mark.thorough
 def test_largest_of_all_elements(make: Callable[..., RunDir]) -> None:
     runs = [make(str(number), minutes=10.0 + number) for number in range(3)]
     edit(runs[1], use(memory=6 * GIB))

@@ -12,6 +12,7 @@ from gridtf.report.figures import Figure
 from gridtf.report.gather import gather
 from tests.support import recordedruns
 from tests.support.recordedruns import BEGIN
+from tests.support.topics import fast
 
 
 def test_figures_and_their_changes() -> None:
@@ -38,7 +39,7 @@ def test_settings_of_several_jobs() -> None:
     assert compare.differing(runs[:1]) == compare.differing([]) == {}
 
 
-@pytest.mark.parametrize("count", [2, 3, 7])
+@pytest.mark.parametrize("count", fast(2, 2, 3, 7))
 def test_lines_keep_the_number_of_their_run_and_share_places(count: int, tmp_path: Path) -> None:
     made = [
         recordedruns.make(tmp_path / f"{n}", workers=2, minutes=2 + 9 * n, begin=BEGIN + 7.3 * n, reports=n != 1)

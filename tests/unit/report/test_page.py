@@ -268,6 +268,7 @@ def test_job_without_records_is_compared_as_well(tmp_path: Path) -> None:
     assert "The specification of B is not known here" in text
 
 
+@pytest.mark.thorough
 def test_several_jobs_of_all_kinds_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [
         recordedruns.make(tmp_path / "plain", workers=2, minutes=5),
@@ -315,6 +316,7 @@ def test_several_jobs_of_all_kinds_are_compared(tmp_path: Path, monkeypatch: pyt
     assert 'stroke="hsl(0 65% 45%)"' in html
 
 
+@pytest.mark.thorough
 def test_few_jobs_have_areas_and_dashes_instead_of_a_scale_of_colours(tmp_path: Path) -> None:
     runs = [recordedruns.make(tmp_path / name, workers=2, minutes=40) for name in "abc"]
     html = page.of_several(runs, NOW)

@@ -123,6 +123,7 @@ def test_full_disk_costs_the_finding_alone(environ: Mapping[str, str], monkeypat
     assert bad(environ) == []
 
 
+@pytest.mark.thorough
 def test_file_is_bounded(environ: Mapping[str, str]) -> None:
     for number in range(10):
         hosthistory.note(environ, [lost(f"n{number}", str(job)) for job in range(1000)])
@@ -136,6 +137,7 @@ def test_file_is_bounded(environ: Mapping[str, str]) -> None:
     assert "n99" in bad(environ)
 
 
+@pytest.mark.thorough
 def test_passed_checks_do_not_push_findings_out(environ: Mapping[str, str]) -> None:
     hosthistory.note(environ, [lost("n2", "1"), lost("n2", "2")])
     hosthistory.note_checked(environ, [f"m{number}" for number in range(3000)], NOW, CLUSTER)

@@ -134,6 +134,7 @@ def test_check_abbreviates_huge_or_deep_values() -> None:
     assert len(check({str: int})({"x" * 10**6: "y" * 10**6})) < 100
 
 
+@pytest.mark.thorough
 def test_every_record_is_read_with_a_kind() -> None:
     calls = [
         (path.name, node.lineno, len(node.args))

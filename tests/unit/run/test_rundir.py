@@ -266,6 +266,7 @@ def test_ctrl_c_as_a_file_is_opened_is_not_lost(tmp_path: Path, monkeypatch: pyt
             opens(tmp_path / "log")
 
 
+@pytest.mark.thorough
 def test_record_that_is_too_large_or_too_deep_is_damaged(tmp_path: Path) -> None:
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(1 << 32)
@@ -439,6 +440,7 @@ def eight_at_once(code: str, *arguments: object) -> list[str]:
         return [maker.communicate(timeout=180)[0] for maker in makers]
 
 
+@pytest.mark.thorough
 def test_concurrent_processes_make_different_attempts(tmp_path: Path) -> None:
     code = "print(*[RunDir(sys.argv[1]).new_attempt().number for _ in range(5)])"
     made = [int(number) for line in eight_at_once(code, tmp_path) for number in line.split()]
@@ -454,6 +456,7 @@ def test_claim_succeeds_for_one_job_only(tmp_path: Path) -> None:
         RunDir(tmp_path / "no").claim("1.h")
 
 
+@pytest.mark.thorough
 def test_concurrent_claims_succeed_for_one_job_only(tmp_path: Path) -> None:
     outputs = eight_at_once("import os; print(RunDir(sys.argv[1]).claim(str(os.getpid())))", tmp_path)
     assert sorted(outputs) == ["False\n"] * 7 + ["True\n"]

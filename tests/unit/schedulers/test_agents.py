@@ -19,6 +19,7 @@ def of_host(code: int, printed: Sequence[str]) -> AgentEnd:
     return AgentEnd(code, "n2", tuple(printed), again="not sent" in printed)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("refusals", "code", "starts"), [(0, 3, 1), (2, 3, 3), (9, 1, 4)])
 def test_agent_that_was_never_started_is_started_again(
     refusals: int,

@@ -124,6 +124,7 @@ def imported(done: subprocess.CompletedProcess[str]) -> set[str]:
     return set(re.findall(r"^import time:[\d |]+\| +(\S+)$", done.stderr, re.MULTILINE))
 
 
+@pytest.mark.thorough
 def test_plugin_renders_with_the_common_template(tmp_path: Path) -> None:
     done = gridtf(install(tmp_path, GOOD), "render", "--scheduler", "queue", "--name", "digits", "--", "true")
     assert done.returncode == 0, done.stderr
@@ -131,6 +132,7 @@ def test_plugin_renders_with_the_common_template(tmp_path: Path) -> None:
     assert "submit runs    qput " in done.stderr
 
 
+@pytest.mark.thorough
 def test_plugin_adds_options_of_its_own(tmp_path: Path) -> None:
     """They are a flag, a key of the job file and a variable; without the plugin they are unknown."""
     option = 'of_scheduler("lane", "--lane --track", "NAME", "the lane of the queue")'
@@ -161,6 +163,7 @@ def test_plugin_adds_options_of_its_own(tmp_path: Path) -> None:
     assert "gridtf: unknown option --lane" in output(done)
 
 
+@pytest.mark.thorough
 def test_plugin_is_chosen_where_it_is_available(tmp_path: Path) -> None:
     folder = install(tmp_path, GOOD)
     done = gridtf(folder, "render", "--", "true", QUEUE_SERVER="q1")
@@ -169,6 +172,7 @@ def test_plugin_is_chosen_where_it_is_available(tmp_path: Path) -> None:
     assert "scheduler      local" in output(done)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", fast(1, *BROKEN))
 def test_broken_plugin_is_reported_with_its_package_and_the_reason(tmp_path: Path, case: str) -> None:
     code, reason = BROKEN[case]
@@ -179,6 +183,7 @@ def test_broken_plugin_is_reported_with_its_package_and_the_reason(tmp_path: Pat
     assert said.startswith(f"gridtf: --scheduler: {line}")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", fast(1, *BROKEN))
 def test_other_schedulers_work_with_a_broken_plugin_installed(tmp_path: Path, case: str) -> None:
     code, reason = BROKEN[case]
@@ -189,6 +194,7 @@ def test_other_schedulers_work_with_a_broken_plugin_installed(tmp_path: Path, ca
     assert "scheduler      local" in output(done)
 
 
+@pytest.mark.thorough
 def test_plugin_whose_is_available_raises_is_skipped_with_a_warning(tmp_path: Path) -> None:
     code = GOOD.replace('return "QUEUE_SERVER" in environ', "return open('/no/such/file')")
     done = gridtf(install(tmp_path, code), "render", "--", "true")
@@ -197,6 +203,7 @@ def test_plugin_whose_is_available_raises_is_skipped_with_a_warning(tmp_path: Pa
     assert "scheduler      local" in output(done)
 
 
+@pytest.mark.thorough
 def test_two_plugins_with_the_same_name_are_refused(tmp_path: Path) -> None:
     folder = install(install(tmp_path, GOOD), GOOD, package="other-plugin")
     done = gridtf(folder, "render", "--scheduler", "queue", "--", "true")
@@ -205,6 +212,7 @@ def test_two_plugins_with_the_same_name_are_refused(tmp_path: Path) -> None:
     assert "cannot be used: another package has a scheduler of this name (" in line
 
 
+@pytest.mark.thorough
 def test_plugin_cannot_replace_a_built_in_scheduler(tmp_path: Path) -> None:
     folder = install(tmp_path, GOOD.replace('"queue"', '"slurm"'), name="slurm")
     done = gridtf(folder, "render", "--scheduler", "slurm", "--", "true")
@@ -217,6 +225,7 @@ def test_plugin_cannot_replace_a_built_in_scheduler(tmp_path: Path) -> None:
     assert "scheduler      local" in output(done)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("words", [["list"], ["render", "--scheduler", "slurm", "--", "true"]], ids=["list", "render"])
 @pytest.mark.parametrize("case", fast(1, "raises on import", "good"))
 def test_commands_that_need_no_plugin_import_none(tmp_path: Path, words: list[str], case: str) -> None:
@@ -227,6 +236,7 @@ def test_commands_that_need_no_plugin_import_none(tmp_path: Path, words: list[st
     assert "plugin" not in "\n".join(output(done))
 
 
+@pytest.mark.thorough
 def test_error_on_unknown_scheduler_lists_plugins(tmp_path: Path) -> None:
     done = gridtf(install(tmp_path, GOOD), "render", "--scheduler", "queu", "--", "true")
     assert done.returncode == 2

@@ -314,6 +314,7 @@ esac
 """
 
 
+@pytest.mark.thorough
 def test_examination_of_a_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {"qhost": QHOST, "queues": CLUSTER_QUEUES, "pe": PE_TEXT, "complex": COMPLEX}
     (commands := tmp_path / "bin/lx-amd64").mkdir(parents=True)

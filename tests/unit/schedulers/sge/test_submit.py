@@ -19,6 +19,7 @@ from gridtf.schedulers.commands import NoAnswerError
 from gridtf.schedulers.sge import drmaa_session, scheduler, submit
 from gridtf.schedulers.sge.commands import GridEngineCommands
 from tests.support.rendering import plan
+from tests.support.topics import fast
 
 RUN_DIR = "/runs/a b"
 Cell = Callable[..., Path]
@@ -116,7 +117,7 @@ def test_qsub_keeps_the_language_of_the_user(cell: Cell, monkeypatch: pytest.Mon
             "may have taken the job, or may not: qsub ended with 0 and printed no job id, but: Job accepted",
         ),
         ("echo 4711; exit 3", MaybeSubmittedError, "may have taken the job"),  # -sync y
-        ("sleep 30", MaybeSubmittedError, "qsub has not answered within 3 s"),
+        pytest.param("sleep 30", MaybeSubmittedError, "qsub has not answered within 3 s", marks=pytest.mark.thorough),
     ],
     ids=["refused", "down", "lost", "no-id", "sync", "hangs"],
 )
@@ -137,7 +138,7 @@ LIST = "<job_info>{}</job_info>"
 JOBS = "<detailed_job_info><djob_info>{}</djob_info></detailed_job_info>"
 
 
-@pytest.mark.parametrize("qsub", [NO_ID, "echo 4711; exit 3", "sleep 30"], ids=["no-id", "sync", "hangs"])
+@pytest.mark.parametrize("qsub", fast(2, NO_ID, "echo 4711; exit 3", "sleep 30"), ids=["no-id", "sync", "hangs"])
 def test_job_is_found_by_its_log_after_an_unclear_submission(
     cell: Cell, monkeypatch: pytest.MonkeyPatch, qsub: str
 ) -> None:
@@ -176,6 +177,7 @@ CRASHES = "kill -SEGV $$"
 NO_SCRIPT = """echo '{"submitting": true}'; echo '{"failed": "error opening /proc/self/fd/0: No such file"}'; exit 1"""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("script", "why"),
     [(UNLOADABLE, "no such file"), (CRASHES, "ended by SIGSEGV"), (NO_SCRIPT, "error opening /proc/self/fd/0")],
@@ -209,11 +211,17 @@ def test_qsub_submits_when_drmaa_cannot_be_used(
             NoAnswerError,
             "qmaster does not answer: unable to contact",
         ),
-        ("sleep 30", NoAnswerError, "qmaster does not answer: DRMAA has not answered within 3 s"),
-        (
+        pytest.param(
+            "sleep 30",
+            NoAnswerError,
+            "qmaster does not answer: DRMAA has not answered within 3 s",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
             """echo '{"submitting": true}'; sleep 30""",
             MaybeSubmittedError,
             "may have taken the job, or may not: DRMAA has not answered within 3 s",
+            marks=pytest.mark.thorough,
         ),
         ("""echo '{"submitting": true}'; kill -SEGV $$""", MaybeSubmittedError, "has ended by SIGSEGV"),
     ],
@@ -373,6 +381,7 @@ def test_session_reports_an_unloadable_library(cell: Cell, monkeypatch: pytest.M
     assert "/nowhere/libdrmaa.so: cannot open shared object file" in refusal(made).what
 
 
+@pytest.mark.thorough
 def test_qsub_submits_when_the_library_hangs(cell: Cell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A real session, whose library is a pipe without a writer; it has submitted nothing."""
     library = tmp_path / "libdrmaa.so"

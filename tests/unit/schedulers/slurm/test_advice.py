@@ -358,6 +358,7 @@ def test_check_asks_the_cluster_that_an_option_names(tools: Path) -> None:
     assert (tools / "calls").read_text().endswith(" --clusters=east\n")
 
 
+@pytest.mark.thorough
 def test_check_without_sinfo(tools: Path) -> None:
     command(tools, "sinfo", "exit 1")
     sbatch_prints(tools, STARTS, 0)

@@ -502,6 +502,7 @@ def test_query_of_several_own_jobs_names_the_user(tools: Path, monkeypatch: pyte
     assert "--user" not in calls(tools)[-1]
 
 
+@pytest.mark.thorough
 def test_query_of_more_jobs_than_a_command_line_holds(tools: Path) -> None:
     command(tools, "squeue", f"cat <<'END'\n{SQUEUE}END")
     found = scheduler.login.query([JobIdentity(str(number)) for number in range(100_000)])
@@ -554,6 +555,7 @@ def test_commands_in_a_job_ask_its_own_cluster(monkeypatch: pytest.MonkeyPatch) 
     assert scheduler.injob.identity({"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "a"}).details == {"local_cluster": "a"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("problem", ["cannot stat", "unable to status"])  # the latter: 20.11
 @pytest.mark.parametrize(("path", "shown"), [("/nope", "/nope"), ("", "a file without a name")])
 def test_missing_configuration_that_squeue_waits_for_is_not_a_silent_controller(

@@ -63,6 +63,7 @@ def test_many_jobs_are_cancelled_by_calls_of_200_ids(tmp_path: Path, sbatch: Pat
     assert calls(tmp_path) == [ids[:200], ids[200:400], ids[400:]]
 
 
+@pytest.mark.thorough
 def test_refusal_of_one_of_many_jobs_is_told_of_that_job_alone(
     tmp_path: Path, sbatch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,7 +194,12 @@ def test_submit_keeps_the_user_s_locale(sbatch: Path, tmp_path: Path, monkeypatc
             MaybeSubmittedError,
             "may have taken",
         ),
-        ("Batch job submission failed: Unable to contact slurm controller (connect failure)", NoAnswerError, "answer"),
+        pytest.param(
+            "Batch job submission failed: Unable to contact slurm controller (connect failure)",
+            NoAnswerError,
+            "answer",
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_submit_errors_of_sbatch(sbatch: Path, error: str, kind: type[Exception], message: str) -> None:
