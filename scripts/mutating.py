@@ -192,6 +192,7 @@ def pytest(
 ) -> int | None:
     """The exit code of pytest in the copy; None where it takes longer.
 
+    With ``run``, words for Python that run it, its output is shown.
     It is asked to end by SIGINT, which ends the jobs of tests, also when this process is to end.
     """
     command = [sys.executable, *run, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]

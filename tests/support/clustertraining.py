@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,10 +30,10 @@ def submit(bed: Bed, name: str, *words: str) -> ClusterJob:
 
 def trained(job: ClusterJob, name: str) -> None:
     """Wait until the job has completed, with what the example's README states."""
-    done = job.gridtf("wait", "--timeout", "1000", check=False, timeout=1010)
+    done = job.gridtf("wait", "--json", "--timeout", "1000", check=False, timeout=1010)
     output = done.stdout + done.stderr + job.output + "".join(job.logs().values())
     assert done.returncode == 0, output
-    assert ": COMPLETED" in done.stdout
+    assert json.loads(done.stdout)["state"] == "COMPLETED"
     reached(name, job.run.output, output)
 
 

@@ -12,7 +12,7 @@ from tests.support.beds import beds_of
 from tests.support.versions import version_of
 
 TOPICS = {
-    "fast": "unit tests that start no TensorFlow and take little, with a part of the inputs of those that try many",
+    "fast": "unit tests that start no TensorFlow and take little time, with some of the inputs of those with many",
     "smoke": "with fast, what a plain scripts/test runs: SMOKE in tests/support/topics.py",
     "local": "real jobs of the local scheduler",
     "slurm": "Slurm: unit tests and a real cluster",
