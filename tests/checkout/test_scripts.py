@@ -186,7 +186,7 @@ def test_too_little_disk_space(checkout: Path, tmp_path: Path) -> None:
 
 
 _CORES = len(os.sched_getaffinity(0))
-_PARALLEL = f"--numprocesses {_CORES + 3}"
+_PARALLEL = f"--numprocesses {_CORES + 4}"
 _SLURMS = f"--slurm {EVERYDAY} --slurm-versions 20.11,22.05,26.05"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.support.beds import on_every_scheduler
 from tests.support.cluster import CHECKOUT, SHARED, Bed
+from tests.support.clusterfaults import forget_addresses
 from tests.support.packages import need_library, need_program
 
 PROBE = """
@@ -90,6 +91,7 @@ def test_probe_names_the_host_whose_name_has_no_address(bed: Bed) -> None:
     finding = only(found)
     assert finding["level"] == "failure"
     if bed.kind == "sge":  # qrsh needs the names as well, so that the job does not start
+        forget_addresses(bed, "n1", "n2")
         assert finding["check"] == "probe.job"
         assert re.search("resolve", finding["message"]), finding
         return

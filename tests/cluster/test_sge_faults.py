@@ -19,6 +19,7 @@ from tests.support.clusterfaults import (
     begun,
     ended,
     finished,
+    forget_addresses,
     kill9,
     late_agents,
     mounted,
@@ -386,8 +387,7 @@ def test_host_that_cannot_connect_back_is_reported(sge: Bed) -> None:
         (folder / "go").touch()
         ended(job, "FAILED", "host n2 could not connect back to qrsh on n1", "`getent hosts n1` on n2")
     no_process_left(sge)
-    admin(sge, "pkill", "-9", "-x", "sge_execd", host="n2")  # it may have asked meanwhile, and remembers the answer
-    sge.mend("n2")
+    forget_addresses(sge, "n2")
 
 
 # --- agents that do not start, and default timeouts

@@ -91,6 +91,13 @@ def mounted(bed: Bed, host: str, *options: str) -> Iterator[None]:
         admin(bed, "umount", options[-1], host=host)
 
 
+def forget_addresses(sge: Bed, *hosts: str) -> None:
+    """Start sge_execd of these hosts again: it may have asked for an address meanwhile, and remembers the answer."""
+    for host in hosts:
+        admin(sge, "pkill", "-9", "-x", "sge_execd", host=host)
+        sge.mend(host)
+
+
 # Read from job.json: an agent that qrsh starts has not got the job's environment yet.
 _LATE = """
 import json as _json, sys as _sys, time as _time

@@ -30,7 +30,8 @@ class Spent:
         whole, now, daemons = self._whole, self._all(), 0.0
         self._whole = now
         if self._group and bed:
-            before, self._daemons = self._daemons, dict(map(_of_daemon, _processes(self._group)))
+            pids = map(int, (self._group / "cgroup.procs").read_text().split())
+            before, self._daemons = self._daemons, dict(map(_of_daemon, pids))
             daemons = sum(spent - before.get(pid, 0.0) for pid, spent in self._daemons.items())
         return round(now - whole, 3), round(daemons, 3)
 
@@ -60,10 +61,6 @@ def _group() -> Path | None:
                 (group / "cpu.stat").read_text()
                 return group
     return None
-
-
-def _processes(group: Path) -> list[int]:
-    return [int(pid) for pid in (group / "cgroup.procs").read_text().split()]
 
 
 def _of_daemon(pid: int) -> tuple[int, float]:

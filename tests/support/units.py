@@ -57,7 +57,10 @@ def expected(counts: Mapping[str, int]) -> dict[str, float]:
         counts: Unit -> number of its tests.
     """
     known: dict[str, list[float]] = json.loads(DURATIONS.read_text(encoding="utf-8")) if DURATIONS.exists() else {}
-    return {unit: count * (known[unit][0] if unit in known else _guess(unit)) for unit, count in counts.items()}
+    return {
+        unit: count * (known[unit][0] if unit in known else _GUESS.get(unit.rpartition(":")[2].split("/")[1], 0.5))
+        for unit, count in counts.items()
+    }
 
 
 def record(took: Mapping[str, Sequence[float]], counts: Mapping[str, int]) -> None:
@@ -80,7 +83,3 @@ def bed_of(unit: str) -> str:
 def _unit_of(item: pytest.Item) -> str:
     file, beds = str(item.path.relative_to(item.config.rootpath)), beds_of(item)
     return f"{beds[0]}:{file}" if beds else file
-
-
-def _guess(unit: str) -> float:
-    return _GUESS.get(unit.rpartition(":")[2].split("/")[1], 0.5)
