@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -302,7 +303,7 @@ def _describe(job: LaunchedJob, sources: Mapping[str, str], identity: JobIdentit
     from gridtf.run import registry
 
     # without the command line, which job.json has: other users may read this record, and --env may hold passwords
-    record = registry.submitted(job.spec, job.scheduler.name, [BY_HAND], identity.to_record())
+    record = registry.submitted(job.spec, job.scheduler.name, [BY_HAND], identity.to_record(), time.time())
     if identity.element:  # the array as a whole has the name
         record["name"] += f"_{identity.element}"
     registry.write_job(run, job.spec, sources)

@@ -286,13 +286,14 @@ def _hand_over(plan: Plan, command: tuple[str, ...]) -> tuple[Record, tuple[str,
         make_folder(run.output)
     else:
         write_record(run.sweep, as_dict(plan.sweep), indent=None, mode=0o600)
+    begin = time.time()
     try:
         result = scheduler.login.submit(plan)
     except KeyboardInterrupt:
         raise _interrupted(plan) from None
     answers.outdate(scheduler, result.job)
     identity = {**result.job.to_record(), **({"elements": list(elements)} if elements else {})}
-    record = registry.submitted(plan.spec, scheduler.name, command, identity)
+    record = registry.submitted(plan.spec, scheduler.name, command, identity, begin)
     try:
         write_record(run.submitted, record)
     except BaseException:

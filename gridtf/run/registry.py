@@ -467,20 +467,21 @@ def write_job(run: RunDir, spec: JobSpec, sources: Mapping[str, str], origin: Re
     write_record(run.job, record, mode=0o600)
 
 
-def submitted(spec: JobSpec, scheduler: str, command: Sequence[str], identity: Record) -> Record:
-    """The content of submitted.json, with this user, host and time.
+def submitted(spec: JobSpec, scheduler: str, command: Sequence[str], identity: Record, begin: float) -> Record:
+    """The content of submitted.json, with this user and host.
 
     Args:
         spec: The job.
         scheduler: Name of the scheduler.
         command: The command that submitted it.
         identity: ``job_id``, and the scheduler's other details of the job (JobIdentity.to_record).
+        begin: When the scheduler was asked to take it, in seconds since the epoch: the job may start before it answers.
     """
     return {
         "scheduler": scheduler,
         "name": spec.title,
         **who(),
-        "time": time.time(),
+        "time": begin,
         "command": list(command),
         **identity,
     }

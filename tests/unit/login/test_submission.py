@@ -131,6 +131,22 @@ def test_submit_writes_all_records(fake: FakeScheduler, rough_path: Path) -> Non
     assert registry.find("train", os.environ, rough_path).path == job.run_dir
 
 
+def test_job_that_runs_before_its_scheduler_answers_was_submitted_before(
+    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A probe would otherwise take the clock of its host to be behind."""
+    ran: list[float] = []
+    accept = fake.submit
+
+    def submit(plan: Plan) -> SubmitResult:
+        ran.append(time.time())
+        return accept(plan)
+
+    monkeypatch.setattr(fake, "submit", submit)
+    job = submission.submit(RUNS)
+    assert json.loads(job.run.submitted.read_text())["time"] <= ran[0]
+
+
 def test_concurrent_submissions_get_different_run_directories(
     fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -355,7 +355,7 @@ def test_job_is_found_by_its_written_records(tmp_path: Path) -> None:
     run.path.mkdir()
     environ: Mapping[str, str] = {"XDG_STATE_HOME": str(tmp_path / "state")}
     registry.write_job(run, SPEC, {"nodes": "--nodes"})
-    record = registry.submitted(SPEC, "slurm", ["sbatch", "job.sh"], {"job_id": "4711", "cluster": "c1"})
+    record = registry.submitted(SPEC, "slurm", ["sbatch", "job.sh"], {"job_id": "4711", "cluster": "c1"}, 1.5)
     registry.add(run.path, record, environ)
     assert {"scheduler": "slurm", "name": "train", "job_id": "4711", "cluster": "c1"}.items() <= record.items()
     for job in ("4711", "train"):
