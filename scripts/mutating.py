@@ -1,8 +1,8 @@
-"""Puts small faults into gridtf, one at a time, and sees whether the tests that run the line notice: scripts/mutants.
+"""Puts small faults into gridtf, one at a time, and sees whether the tests that come there notice: scripts/mutants.
 
 There are three kinds: a condition turned round, a call left out, a number or a truth value changed. A seed draws where,
-as many in each folder of gridtf. Which tests run a line is known from one run with coverage.py, which also sees
-processes that tests start, but for those on other hosts; a line that no such test runs is tried by SMALL_BEDS.
+as many in each folder of gridtf. Which tests come to a fault is known from one run of all, in which its place notes
+them, also in processes that tests start, but for those on other hosts; where no such test comes, SMALL_BEDS are tried.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -31,18 +32,32 @@ _GIT = ["git"]
 _LIMIT = 60.0  # seconds for the tests of one fault
 _TESTS = 25.0  # of which these are chosen, by what they took when they were recorded: a fault may slow them down
 _MOST_TESTS = 200
+Times = dict[str, float]
 _OPPOSITES = [(ast.Eq, ast.NotEq), (ast.Lt, ast.GtE), (ast.Gt, ast.LtE), (ast.Is, ast.IsNot), (ast.In, ast.NotIn)]
 _OPPOSITE = {**dict(_OPPOSITES), **{right: left for left, right in _OPPOSITES}}
-# Tells coverage.py which test runs, and how long each took. Processes that a test starts have it from the environment.
+# A module of gridtf's in the copy for the recorded run: notes which test has come to the place of a fault. Processes
+# that a test starts have its name from the environment.
+_REACHED = """
+import os
+_open, _known = os.open, set()
+def reached(number):
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
+    if test and (number, test) not in _known:
+        _known.add((number, test))
+        try:
+            file = _open("{folder}/" + str(number), os.O_WRONLY | os.O_APPEND)
+            os.write(file, (test + "\\n").encode())
+            os.close(file)
+        except OSError:
+            pass
+    return True
+"""
 _PLUGIN = """
 import json, os, time
-import coverage
 import pytest
 _took, _failed = {}, set()
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    if found := coverage.Coverage.current():
-        found.switch_context(item.nodeid)
     begin = time.monotonic()
     try:
         return (yield)
@@ -55,16 +70,6 @@ def pytest_sessionfinish():
         _took.pop(test, None)
     with open(os.environ["MUTANTS_TOOK"] + f"/took-{os.getpid()}.json", "w") as file:
         json.dump(_took, file)
-"""
-_CONFIG = """
-[run]
-source = {root}/gridtf
-data_file = {folder}/data
-parallel = true
-context = ${{PYTEST_CURRENT_TEST-}}
-patch = subprocess, _exit, fork
-sigterm = true
-disable_warnings = no-data-collected
 """
 
 
@@ -135,16 +140,24 @@ class Turned(ast.NodeVisitor):
 
 def places(file: Path) -> list[Mutant]:
     """All places of a file where a fault may be put."""
-    text, visitor, begins = file.read_bytes(), Turned(), [0]
+    text, visitor = file.read_bytes(), Turned()
     visitor.visit(ast.parse(text))
-    for line in text.splitlines(keepends=True):
-        begins.append(begins[-1] + len(line))
-    found = []
-    for kind, node, new in visitor.found:
-        begin = begins[node.lineno - 1] + node.col_offset
-        end = begins[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
-        found.append(Mutant(str(file.relative_to(ROOT)), node.lineno, node.col_offset, kind, begin, end, new))
-    return found
+    name, begins = str(file.relative_to(ROOT)), _begins(text)
+    return [
+        Mutant(name, node.lineno, node.col_offset, kind, *_place(node, begins), new)
+        for kind, node, new in visitor.found
+    ]
+
+
+def _begins(text: bytes) -> list[int]:
+    """Where each line begins."""
+    return [0, *itertools.accumulate(map(len, text.splitlines(keepends=True)))]
+
+
+def _place(node: ast.expr | ast.stmt, begins: Sequence[int]) -> tuple[int, int]:
+    """Where it begins and ends."""
+    end = begins[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
+    return begins[node.lineno - 1] + node.col_offset, end
 
 
 def drawn(seed: int, count: int) -> list[Mutant]:
@@ -187,17 +200,16 @@ def pytest(
     copy: Path,
     *arguments: str,
     seconds: float | None = None,
-    run: Sequence[str] = (),
+    shown: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> int | None:
-    """The exit code of pytest in the copy; None where it takes longer.
+    """The exit code of pytest in the copy; None where it takes longer. shown: its output is.
 
-    With ``run``, words for Python that run it, its output is shown.
     It is asked to end by SIGINT, which ends the jobs of tests, also when this process is to end.
     """
-    command = [sys.executable, *run, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     env = {**os.environ, "PYTHONPATH": str(copy), **(environ or {})}
-    output = None if run else subprocess.DEVNULL
+    output = None if shown else subprocess.DEVNULL
     with subprocess.Popen(command, cwd=copy, env=env, stdout=output, stderr=output, start_new_session=True) as process:
         try:
             return process.wait(seconds)
@@ -216,42 +228,72 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def recorded(copy: Path, folder: Path, select: str) -> tuple[dict[str, dict[int, list[str]]], dict[str, float]]:
-    """(file -> line -> the tests that run it, test -> its seconds): of a run of the tests in the copy.
+def marked(text: bytes, numbers: Mapping[int, Mutant]) -> bytes:
+    """A file that notes when it comes to a fault; for one that is no part of a function: to any function.
+
+    Args:
+        text: The file.
+        numbers: Number -> a fault of this file.
+    """
+    tree, begins = ast.parse(text), _begins(text)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    bodies = [(_place(node.body[0], begins)[0], _place(node.body[-1], begins)[1]) for node in functions]
+    inserted: list[tuple[int, int, int, str]] = []  # where, in which order, what
+    for number, fault in numbers.items():
+        note = f"__import__('gridtf._reached')._reached.reached({number})"
+        if any(begin <= fault.begin < end for begin, end in bodies):
+            inserted += [(fault.begin, 2, -fault.end, f"({note} and ("), (fault.end, 0, -fault.begin, "))")]
+            continue
+        for first in (node.body[0] for node in functions):
+            begin, end = _place(first, begins)
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):  # its docstring
+                inserted.append((end, 1, number, f"; {note}"))
+            elif not hasattr(first, "body") and not isinstance(first, ast.Match | ast.Try):
+                inserted.append((begin, 1, number, f"{note}; "))
+    for place, _, _, note in sorted(inserted, reverse=True):
+        text = text[:place] + note.encode() + text[place:]
+    return text
+
+
+def recorded(copy: Path, folder: Path, select: str, mutants: Sequence[Mutant]) -> tuple[dict[str, list[str]], Times]:
+    """(name of a fault -> the tests that come to it, test -> its seconds): of a run of the tests in the copy.
 
     Tests that fail without a fault are left out.
     """
-    import coverage
-
-    (folder / "config").write_text(_CONFIG.format(root=copy, folder=folder), encoding="utf-8")
     (folder / "mutants_plugin.py").write_text(_PLUGIN, encoding="utf-8")
-    path = os.pathsep.join([str(copy), str(folder)])
-    more = {"COVERAGE_PROCESS_START": str(folder / "config"), "MUTANTS_TOOK": str(folder), "PYTHONPATH": path}
-    side_by_side = ("--numprocesses", str((os.cpu_count() or 1) + 1), "--dist", "loadfile")
-    run = ("-m", "coverage", "run", f"--rcfile={folder}/config")
-    pytest(copy, "-p", "mutants_plugin", *side_by_side, "-m", select, *RECORDED, run=run, environ=more)
-    data = coverage.CoverageData(basename=str(folder / "data"))
-    for part in folder.glob("data.*"):
-        one = coverage.CoverageData(basename=str(part))
-        with contextlib.suppress(coverage.exceptions.DataError):  # of a process that was killed meanwhile
-            one.read()
-            data.update(one)
-    lines = {
-        str(Path(file).relative_to(copy)): {
-            line: sorted({name.rpartition(" (")[0] or name for name in names if name})
-            for line, names in data.contexts_by_lineno(file).items()
-        }
-        for file in data.measured_files()
-    }
-    took: dict[str, float] = {}
+    files: dict[str, dict[int, Mutant]] = defaultdict(dict)
+    for number, mutant in enumerate(mutants):
+        with contextlib.suppress(SyntaxError):  # parts of patterns
+            ast.parse(marked((copy / mutant.file).read_bytes(), {number: mutant}))
+            files[mutant.file][number] = mutant
+        (folder / str(number)).touch()
+        (folder / str(number)).chmod(0o666)
+    folder.chmod(0o755)
+    texts = {copy / file: (copy / file).read_bytes() for file in files}
+    for path, faults in zip(texts, files.values(), strict=True):
+        path.write_bytes(marked(texts[path], faults))
+    module = copy / "gridtf/_reached.py"
+    module.write_text(_REACHED.replace("{folder}", str(folder)), encoding="utf-8")
+    path_of_modules = os.pathsep.join([str(copy), str(folder)])
+    more = {"MUTANTS_TOOK": str(folder), "PYTHONPATH": path_of_modules}
+    side_by_side = ("--numprocesses", str((os.cpu_count() or 1) + 4), "--dist", "loadfile")
+    pytest(copy, "-p", "mutants_plugin", *side_by_side, "-m", select, *RECORDED, shown=True, environ=more)
+    for path, text in texts.items():
+        path.write_bytes(text)
+    module.unlink()
+    took: Times = {}
     for part in folder.glob("took-*.json"):
         took.update(json.loads(part.read_text()))
-    return lines, took
+    reached = {
+        mutant.name: sorted(set((folder / str(number)).read_text(encoding="utf-8").splitlines()))
+        for number, mutant in enumerate(mutants)
+    }
+    return reached, took
 
 
-def tests_of(mutant: Mutant, lines: dict[str, dict[int, list[str]]], took: dict[str, float]) -> list[str]:
-    """The quickest tests that run a line, as many as take _TESTS seconds together."""
-    names = [name for name in lines.get(mutant.file, {}).get(mutant.line, []) if name in took]
+def tests_of(mutant: Mutant, reached: Mapping[str, Sequence[str]], took: Times) -> list[str]:
+    """The quickest tests that come to a fault, as many as take _TESTS seconds together."""
+    names = [name for name in reached[mutant.name] if name in took]
     chosen: list[str] = []
     left = _TESTS
     for name in sorted(names, key=lambda name: took[name])[:_MOST_TESTS]:
@@ -287,16 +329,17 @@ def main() -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with checkout(options.tests) as copy:
-        if not options.record.exists():
-            print("recording which tests run which lines", flush=True)
+        mutants = drawn(options.seed, options.count)
+        reached, took = json.loads(options.record.read_text()) if options.record.exists() else ({}, {})
+        if not reached.keys() >= {mutant.name for mutant in mutants}:
+            print("recording which tests come to which fault", flush=True)
             with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-                options.record.write_text(json.dumps(recorded(copy, Path(folder), options.select)), encoding="utf-8")
-        lines, took = json.loads(options.record.read_text(encoding="utf-8"))
-        lines = {file: {int(line): names for line, names in of_file.items()} for file, of_file in lines.items()}
+                reached, took = recorded(copy, Path(folder), options.select, mutants)
+            options.record.write_text(json.dumps([reached, took]), encoding="utf-8")
         counts: Counter[str] = Counter()
         print("| fault | tests | result | seconds |\n|---|---|---|---|")
-        for mutant in drawn(options.seed, options.count):
-            tests = tests_of(mutant, lines, took) or [SMALL_BEDS] * options.beds
+        for mutant in mutants:
+            tests = tests_of(mutant, reached, took) or [SMALL_BEDS] * options.beds
             begin = time.monotonic()
             result = tried(mutant, copy, tests) if tests else "on test beds only"
             counts[result] += 1

@@ -51,22 +51,33 @@ def test_fault_is_tried_with_the_tests_of_its_line_and_taken_back(
     places = mutating.places(copy / "gridtf/program.py")
     mutant = next(one for one in places if (one.line, one.kind) == (line, kind))
     name = "test_it.py::test_double"
-    chosen = mutating.tests_of(mutant, {"gridtf/program.py": {line: [name, "not of this run"]}}, {name: 0.1})
+    chosen = mutating.tests_of(mutant, {mutant.name: [name, "not of this run"]}, {name: 0.1})
     assert chosen == [name]
     assert mutating.tried(mutant, copy, chosen) == result
     assert (copy / "gridtf/program.py").read_text(encoding="utf-8") == PROGRAM
 
 
-def test_recorded_run_knows_the_lines_of_each_test_that_passes(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (copy / "test_it.py").write_text(f"{TESTS}\ndef test_broken():\n    assert double(3) == 7\n", encoding="utf-8")
+def test_recorded_run_knows_the_tests_that_pass_of_each_fault(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of processes that a test starts; a default is evaluated once, for all tests of its functions."""
+    asks = "import subprocess, sys\n\ndef test_asks():\n"
+    asks += (
+        "    subprocess.run([sys.executable, '-c', 'import gridtf.program; gridtf.program.double(-2)'], check=True)\n"
+    )
+    broken = "\ndef test_broken():\n    assert double(3) == 7\n"
+    (copy / "test_it.py").write_text(f"{asks}{TESTS}{broken}", encoding="utf-8")
     (copy / "records").mkdir()
-    (copy / "records/data.vm.pid1.killed").touch()  # as a process leaves it that is killed at its end
     monkeypatch.setattr(mutating, "RECORDED", ["test_it.py"])
-    monkeypatch.delenv("PYTEST_CURRENT_TEST")  # processes that a test starts have it as the test that runs their lines
-    lines, took = mutating.recorded(copy, copy / "records", "not release")
-    assert list(took) == ["test_it.py::test_double"]
-    assert "test_it.py::test_double" in lines["gridtf/program.py"][5]
-    assert 4 not in lines["gridtf/program.py"]
+    faults = mutating.places(copy / "gridtf/program.py")
+    reached, took = mutating.recorded(copy, copy / "records", "not release", faults)
+    assert took.keys() == {"test_it.py::test_double", "test_it.py::test_asks"}
+    known = {(fault.line, fault.kind): [*map(_test, reached[fault.name])] for fault in faults}
+    assert known[1, "constant changed"] == known[5, "constant changed"] == ["test_asks", "test_broken", "test_double"]
+    assert known[4, "call left out"] == ["test_asks"]
+    assert (copy / "gridtf/program.py").read_text(encoding="utf-8") == PROGRAM
+
+
+def _test(name: str) -> str:
+    return name.rpartition("::")[2]
 
 
 def test_seed_draws_the_same_faults_of_all_folders() -> None:
