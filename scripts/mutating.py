@@ -35,17 +35,15 @@ _MOST_TESTS = 200
 Times = dict[str, float]
 _OPPOSITES = [(ast.Eq, ast.NotEq), (ast.Lt, ast.GtE), (ast.Gt, ast.LtE), (ast.Is, ast.IsNot), (ast.In, ast.NotIn)]
 _OPPOSITE = {**dict(_OPPOSITES), **{right: left for left, right in _OPPOSITES}}
-# A module of gridtf's in the copy for the recorded run: notes which test has come to the place of a fault. Processes
-# that a test starts have its name from the environment.
-_REACHED = """
-import os
-_open, _known = os.open, set()
-def reached(number):
+# What a file with faults runs first in the recorded run, also where it runs without the rest of gridtf: it notes which
+# test has come to the place of a fault. Processes that a test starts have its name from the environment.
+_NOTING = """
+def _reached(number, known=set(), os=__import__("os"), open=__import__("os").open):
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
-    if test and (number, test) not in _known:
-        _known.add((number, test))
+    if test and (number, test) not in known:
+        known.add((number, test))
         try:
-            file = _open("{folder}/" + str(number), os.O_WRONLY | os.O_APPEND)
+            file = open("{folder}/" + str(number), os.O_WRONLY | os.O_APPEND)
             os.write(file, (test + "\\n").encode())
             os.close(file)
         except OSError:
@@ -228,19 +226,22 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def marked(text: bytes, numbers: Mapping[int, Mutant]) -> bytes:
+def marked(text: bytes, numbers: Mapping[int, Mutant], folder: Path) -> bytes:
     """A file that notes when it comes to a fault; for one that is no part of a function: to any function.
 
     Args:
         text: The file.
         numbers: Number -> a fault of this file.
+        folder: Where it notes the tests, in files of these numbers.
     """
     tree, begins = ast.parse(text), _begins(text)
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     bodies = [(_place(node.body[0], begins)[0], _place(node.body[-1], begins)[1]) for node in functions]
-    inserted: list[tuple[int, int, int, str]] = []  # where, in which order, what
+    heads = [node for node in tree.body[:2] if isinstance(node, ast.Expr) or "__future__" in ast.unparse(node)]
+    noting = f"; exec({_NOTING.replace('{folder}', str(folder))!r})"
+    inserted = [(_place(heads[-1], begins)[1], 0, 0, noting)]  # where, in which order, what
     for number, fault in numbers.items():
-        note = f"__import__('gridtf._reached')._reached.reached({number})"
+        note = f"_reached({number})"
         if any(begin <= fault.begin < end for begin, end in bodies):
             inserted += [(fault.begin, 2, -fault.end, f"({note} and ("), (fault.end, 0, -fault.begin, "))")]
             continue
@@ -264,23 +265,19 @@ def recorded(copy: Path, folder: Path, select: str, mutants: Sequence[Mutant]) -
     files: dict[str, dict[int, Mutant]] = defaultdict(dict)
     for number, mutant in enumerate(mutants):
         with contextlib.suppress(SyntaxError):  # parts of patterns
-            ast.parse(marked((copy / mutant.file).read_bytes(), {number: mutant}))
+            ast.parse(marked((copy / mutant.file).read_bytes(), {number: mutant}, folder))
             files[mutant.file][number] = mutant
         (folder / str(number)).touch()
         (folder / str(number)).chmod(0o666)
     folder.chmod(0o755)
     texts = {copy / file: (copy / file).read_bytes() for file in files}
     for path, faults in zip(texts, files.values(), strict=True):
-        path.write_bytes(marked(texts[path], faults))
-    module = copy / "gridtf/_reached.py"
-    module.write_text(_REACHED.replace("{folder}", str(folder)), encoding="utf-8")
-    path_of_modules = os.pathsep.join([str(copy), str(folder)])
-    more = {"MUTANTS_TOOK": str(folder), "PYTHONPATH": path_of_modules}
+        path.write_bytes(marked(texts[path], faults, folder))
+    more = {"MUTANTS_TOOK": str(folder), "PYTHONPATH": os.pathsep.join([str(copy), str(folder)])}
     side_by_side = ("--numprocesses", str((os.cpu_count() or 1) + 4), "--dist", "loadfile")
     pytest(copy, "-p", "mutants_plugin", *side_by_side, "-m", select, *RECORDED, shown=True, environ=more)
     for path, text in texts.items():
         path.write_bytes(text)
-    module.unlink()
     took: Times = {}
     for part in folder.glob("took-*.json"):
         took.update(json.loads(part.read_text()))

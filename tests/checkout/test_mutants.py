@@ -11,6 +11,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
 import mutating
 
 PROGRAM = """\
+\"\"\"Numbers.\"\"\"
 def double(number: int, twice: bool = True) -> int:
     \"\"\"The double.\"\"\"
     if number < 0 or not twice:
@@ -36,14 +37,14 @@ def test_faults_of_a_file(copy: Path) -> None:
         for one in mutating.places(copy / "gridtf/program.py")
         if one.is_one()
     }
-    assert found[("constant changed", 1)] == "def double(number: int, twice: bool = (False)) -> int:"
-    assert found[("condition turned round", 3)] == "if (not (number < 0 or not twice)):"
-    assert found[("call left out", 4)] == 'print("négative"); (None)'
-    assert found[("constant changed", 5)] == "return (3) * number"
+    assert found[("constant changed", 2)] == "def double(number: int, twice: bool = (False)) -> int:"
+    assert found[("condition turned round", 4)] == "if (not (number < 0 or not twice)):"
+    assert found[("call left out", 5)] == 'print("négative"); (None)'
+    assert found[("constant changed", 6)] == "return (3) * number"
 
 
 @pytest.mark.parametrize(
-    ("line", "kind", "result"), [(5, "constant changed", "seen"), (4, "call left out", "survives")]
+    ("line", "kind", "result"), [(6, "constant changed", "seen"), (5, "call left out", "survives")]
 )
 def test_fault_is_tried_with_the_tests_of_its_line_and_taken_back(
     copy: Path, line: int, kind: str, result: str
@@ -71,8 +72,8 @@ def test_recorded_run_knows_the_tests_that_pass_of_each_fault(copy: Path, monkey
     reached, took = mutating.recorded(copy, copy / "records", "not release", faults)
     assert took.keys() == {"test_it.py::test_double", "test_it.py::test_asks"}
     known = {(fault.line, fault.kind): [*map(_test, reached[fault.name])] for fault in faults}
-    assert known[1, "constant changed"] == known[5, "constant changed"] == ["test_asks", "test_broken", "test_double"]
-    assert known[4, "call left out"] == ["test_asks"]
+    assert known[2, "constant changed"] == known[6, "constant changed"] == ["test_asks", "test_broken", "test_double"]
+    assert known[5, "call left out"] == ["test_asks"]
     assert (copy / "gridtf/program.py").read_text(encoding="utf-8") == PROGRAM
 
 
