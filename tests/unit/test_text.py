@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from gridtf.text import cut, duration, hanging, log_line, plain, short_size, size
+from gridtf.text import cut, duration, hanging, log_line, plain, short_size, size, toml
 
 
 @pytest.mark.parametrize(
@@ -131,3 +131,8 @@ def test_sizes(number: int, text: str) -> None:
 )
 def test_short_sizes(number: float, text: str) -> None:
     assert short_size(number) == text
+
+
+def test_values_are_written_in_toml_as_a_person_would() -> None:
+    value = {"läufe": ["größe", 2, True, {}], "a-b": 'say "so"'}
+    assert toml(value) == '{ "läufe" = ["größe", 2, true, {  }], a-b = "say \\"so\\"" }'

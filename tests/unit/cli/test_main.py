@@ -84,6 +84,7 @@ def test_examples_in_the_help_parse(name: str) -> None:
         (["sumbit"], "gridtf: unknown command sumbit\n  did you mean submit?\n"),
         (["xyz"], "gridtf: unknown command xyz\n  see `gridtf --help`\n"),
         (["list", "--josn"], "gridtf: unknown option --josn\n  did you mean --json?\n"),
+        (["list", "--zeta"], "gridtf: unknown option --zeta\n  see `gridtf list --help`\n"),
         (["list", "x", "y"], "gridtf: unexpected argument 'y'\n  see `gridtf list --help`\n"),
         (["list", "--", "x"], "gridtf: gridtf list takes no command\n  see `gridtf list --help`\n"),
         (

@@ -141,6 +141,7 @@ def test_env_flag_with_a_name_alone_copies_the_variable(tmp_path: Path) -> None:
         ("--ntasks 2 -- x", "unknown option --ntasks", "write --workers 2"),
         ("--wckey=long -- x", "unknown option --wckey", "--native=--wckey=long"),
         ("-l gpu=1 -- x", "unknown option -l", "write --gpus-per-task 1"),
+        ("--zeta=.5 -- x", "unknown option --zeta", "options of your program go after it: "),
         ("--nodes -- x", "--nodes lacks its value", "write --nodes N[-M]"),
         ("--nodes 0 -- x", "--nodes: '0' is not a node count", "write a number, or a range such as 2-4"),
         ("--workers ٣ -- x", "--workers: '٣' is not a whole number of 0 or more", ""),
