@@ -1,8 +1,9 @@
 """Puts small faults into gridtf, one at a time, and sees whether the tests that come there notice: scripts/mutants.
 
 There are three kinds: a condition turned round, a call left out, a number or a truth value changed. A seed draws where,
-as many in each folder of gridtf. Which tests come to a fault is known from one run of all, in which its place notes
-them, also in processes that tests start, but for those on other hosts; where no such test comes, SMALL_BEDS are tried.
+as many in each folder of gridtf. Which tests come to a fault is known from one run of those of RECORDED, in which its
+place notes them, also in processes that tests start, but for those on other hosts; where none comes, SMALL_BEDS are
+tried.
 """
 
 from __future__ import annotations
@@ -227,7 +228,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def marked(text: bytes, numbers: Mapping[int, Mutant], folder: Path) -> bytes:
-    """A file that notes when it comes to a fault; for one that is no part of a function: to any function.
+    """A file that notes when it comes to a fault, or, for one outside of all functions, to any of its functions.
 
     Args:
         text: The file.
@@ -249,7 +250,7 @@ def marked(text: bytes, numbers: Mapping[int, Mutant], folder: Path) -> bytes:
             begin, end = _place(first, begins)
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):  # its docstring
                 inserted.append((end, 1, number, f"; {note}"))
-            elif not hasattr(first, "body") and not isinstance(first, ast.Match | ast.Try):
+            elif not hasattr(first, "body") and not isinstance(first, ast.Match):
                 inserted.append((begin, 1, number, f"{note}; "))
     for place, _, _, note in sorted(inserted, reverse=True):
         text = text[:place] + note.encode() + text[place:]

@@ -475,7 +475,7 @@ def submitted(spec: JobSpec, scheduler: str, command: Sequence[str], identity: R
         scheduler: Name of the scheduler.
         command: The command that submitted it.
         identity: ``job_id``, and the scheduler's other details of the job (JobIdentity.to_record).
-        begin: When the scheduler was asked to take it, in seconds since the epoch: the job may start before it answers.
+        begin: When it was submitted, in seconds since the epoch: before the scheduler answers, since it may start then.
     """
     return {
         "scheduler": scheduler,

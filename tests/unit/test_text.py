@@ -134,5 +134,5 @@ def test_short_sizes(number: float, text: str) -> None:
 
 
 def test_values_are_written_in_toml_as_a_person_would() -> None:
-    value = {"läufe": ["größe", 2, True, {}], "a-b": 'say "so"'}
-    assert toml(value) == '{ "läufe" = ["größe", 2, true, {  }], a-b = "say \\"so\\"" }'
+    value = {"läufe": ["größe", 2, True], "a-b": 'say "so"'}
+    assert toml(value) == '{ "läufe" = ["größe", 2, true], a-b = "say \\"so\\"" }'
