@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from tests.support.cluster import Bed
 from tests.support.clusterfaults import admin, started
 from tests.support.clusterjobs import ClusterJob, gridtf, refused
+from tests.support.jobs import until
 
 SEES = ("bash", "-c", 'echo "$GRIDTF_TASK_TYPE sees $CUDA_VISIBLE_DEVICES with $OMP_NUM_THREADS"')
 
@@ -109,7 +110,8 @@ def test_hosts_and_reservation_of_a_slurm_job(models_slurm: Bed) -> None:
         assert "course" in refused(models_slurm, "--nodes", "1", "--reservation", "nosuch")
         assert hosts_of(completed(models_slurm, "--nodes", "1", "--reservation", "course")) == {"n2"}
     finally:
-        admin(models_slurm, "scontrol", "delete", "reservation=course")
+        remove = ("scontrol", "delete", "reservation=course")  # refused as long as the job in it is completing
+        until(lambda: not models_slurm.run("ctl", *remove, user="root", check=False).returncode, "its end")
 
 
 # --- Grid Engine
