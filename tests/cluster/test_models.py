@@ -110,8 +110,12 @@ def test_hosts_and_reservation_of_a_slurm_job(models_slurm: Bed) -> None:
         assert "course" in refused(models_slurm, "--nodes", "1", "--reservation", "nosuch")
         assert hosts_of(completed(models_slurm, "--nodes", "1", "--reservation", "course")) == {"n2"}
     finally:
-        remove = ("scontrol", "delete", "reservation=course")  # refused as long as the job in it is completing
-        until(lambda: not models_slurm.run("ctl", *remove, user="root", check=False).returncode, "its end")
+        remove = ("ctl", "scontrol", "delete", "reservation=course")  # refused as long as its job is completing
+        until(
+            lambda: not models_slurm.run(*remove, user="root", check=False).returncode,
+            "the end of the reservation",
+            said=lambda: admin(models_slurm, "scontrol", "show", "reservation"),
+        )
 
 
 # --- Grid Engine
