@@ -33,6 +33,11 @@ REUSE_PORT = "TF_GRPC_REUSE_PORT"
 GPUS = "CUDA_VISIBLE_DEVICES"
 PARAMS = "GRIDTF_PARAMS"
 
+# what to do where a job averages nothing: for its log, and its verdict
+TO_AVERAGE = (
+    "fit needs callbacks=[group.callback()]; a loop of your own calls group.attach(model), and group.step() each time"
+)
+
 DATA_TYPES = (DISPATCHER, DATA_WORKER)  # served by the tf.data service
 
 NOTICE = "checkpoint"  # the file in LOCAL_DIR by which an agent requests a checkpoint of the tasks of its host

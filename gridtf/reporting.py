@@ -7,7 +7,7 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import SupportsFloat, SupportsInt
 
@@ -50,6 +50,26 @@ def progress(step: int | SupportsInt, **values: Number) -> None:
     _reporter.report(step, values)
 
 
+def also(name: str, about: Callable[[], Mapping[str, object]]) -> None:
+    """Have something written with each report of this process.
+
+    Args:
+        name: Its key.
+        about: Returns it.
+    """
+    _reporter.more[name] = about
+
+
+def finish(step: int) -> None:
+    """Write the last report, at the end of the program.
+
+    Args:
+        step: The number of steps where the program has reported none.
+    """
+    if _reporter.file is not None or _reporter.begin(os.environ):
+        _reporter.finish(step)
+
+
 class _Reporter:
     """The reports of this process.
 
@@ -59,7 +79,9 @@ class _Reporter:
 
     def __init__(self) -> None:
         self.file: Path | None = None
+        self.more: dict[str, Callable[[], Mapping[str, object]]] = {}
         self._step: int | SupportsInt = 0
+        self._reported = False
         self._values: Mapping[str, Number] = {}
         self._time = 0.0
         self._written = True
@@ -80,6 +102,7 @@ class _Reporter:
 
     def report(self, step: int | SupportsInt, values: Mapping[str, Number]) -> None:
         self._step, self._values, self._written, now = step, values, False, time.monotonic()
+        self._reported = True
         for name, value in values.items():
             if isinstance(value, float) and math.isfinite(value):
                 both = self._now.setdefault(name, [value, value])
@@ -95,6 +118,12 @@ class _Reporter:
             with contextlib.suppress(Exception):  # the training is over, whatever became of the values
                 self._write()
 
+    def finish(self, step: int) -> None:
+        """Write the last report, with this step where there was none."""
+        self._step = self._step if self._reported else step
+        self._written = False
+        self.end()
+
     def _write(self) -> None:
         self._written = True
         values = {name: _plain(name, value) for name, value in self._values.items()}
@@ -103,6 +132,7 @@ class _Reporter:
         self._lately = [*(one for one in self._lately if now - one[0] < _KEPT), (now, self._now)]
         self._now = {}
         record["ranges"] = ranges.together(*(found for _, found in self._lately))
+        record.update({name: about() for name, about in self.more.items()})
         if self.file is not None:
             with contextlib.suppress(GridtfError):  # a full disk must not end a training
                 write_record(self.file, record, indent=None)

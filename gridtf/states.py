@@ -82,7 +82,7 @@ def style_of(state: str) -> str:
 
 
 # What was seen of TensorFlow, MPI and Horovod in a task, in its record; empty: nothing.
-LOADED = "loaded"  # its process has loaded TensorFlow
+LOADED = "loaded"  # its process has loaded TensorFlow or JAX
 ALONE = "alone"  # its process has loaded MPI or Horovod, and nobody has told it of other ranks
 JOINED = "joined"  # its port was opened
 ELSEWHERE = "elsewhere"  # it communicates in another way

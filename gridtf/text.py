@@ -93,6 +93,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def percent(part: float) -> str:
+    """Write a part of a whole as ``3.2 %``; above 999 % there is nothing more to tell."""
+    return f"{min(999.0, 100 * part):.3g} %"
+
+
 def were(names: list[str] | tuple[str, ...]) -> str:
     """``was`` for one name, else ``were``."""
     return "was" if len(names) == 1 else "were"

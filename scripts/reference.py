@@ -1,6 +1,7 @@
 """Writes docs/reference.md, docs/man, docs/completions and docs/status.schema.json from gridtf itself: the table of
-options, the docstrings of JobSpec, TaskSpec and the views of jobs, the parsers of the commands. The last part of
-docs/reference.md, on faults, is not made here: its tables are those of scripts/faulttables.py.
+options, the docstrings of JobSpec, TaskSpec and the views of jobs, the parsers of the commands. The last
+parts of docs/reference.md, on faults and on TensorFlow, are not made here: tables of faults are those of
+scripts/faulttables.py.
 
     python scripts/reference.py      after a change of an option, a key, a command or a view
 
@@ -143,6 +144,7 @@ def markdown() -> str:
         "- [Files](#files)",
         "- [Tested on](#tested-on)",
         "- [Faults](#faults)",
+        "- [TensorFlow: its words, the versions that were run, what it costs](#tensorflow)",
         "",
         "## Keys and options of a job",
         "",

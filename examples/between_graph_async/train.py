@@ -22,6 +22,16 @@ def digits(shard, shards):
     return (train_x[shard::shards], train_y[shard::shards]), (test_x, test_y)
 
 
+def batches(x, y, size, seed):
+    """Batches without end, in random order: no digit comes again before all have come."""
+    random, order = np.random.default_rng(seed), np.arange(0)
+    while True:
+        while len(order) < size:
+            order = np.concatenate([order, random.permutation(len(x))])
+        batch, order = np.split(order, [size])
+        yield x[batch], y[batch]
+
+
 def dense(name, x, outputs):
     weights = v1.get_variable(f"{name}/w", [x.shape[1], outputs], initializer=v1.glorot_uniform_initializer(seed=1))
     return x @ weights + v1.get_variable(f"{name}/b", [outputs], initializer=v1.zeros_initializer())
@@ -53,12 +63,12 @@ def main():
         # Asynchronous: a worker applies its gradients at once, to variables that others may have changed meanwhile.
         train = v1.train.AdamOptimizer(0.003).minimize(loss, global_step=global_step)
 
-    random = np.random.default_rng(task.rank)
+    data = batches(train_x, train_y, args.batch_size, seed=task.rank)
     with training.session("async") as session:  # the leader's initializes or restores, and saves
         step, report = session.run(global_step), 100
         while step < args.steps and not session.should_stop():
-            batch = random.choice(len(train_x), args.batch_size, replace=False)
-            _, value, step = session.run([train, loss, global_step], {x: train_x[batch], y: train_y[batch]})
+            batch_x, batch_y = next(data)
+            _, value, step = session.run([train, loss, global_step], {x: batch_x, y: batch_y})
             if step >= report:
                 report = step + 100
                 print(f"{task.name}: step {step} of {args.steps}, loss {value:.3f}", flush=True)

@@ -23,6 +23,16 @@ def digits(shard, shards):
     return (train_x[shard::shards], train_y[shard::shards]), (test_x, test_y)
 
 
+def batches(x, y, size, seed):
+    """Batches without end, in random order: no digit comes again before all have come."""
+    random, order = np.random.default_rng(seed), np.arange(0)
+    while True:
+        while len(order) < size:
+            order = np.concatenate([order, random.permutation(len(x))])
+        batch, order = np.split(order, [size])
+        yield x[batch], y[batch]
+
+
 def dense(name, x, inputs, outputs):
     weights = v1.get_variable(f"{name}/weights", [inputs, outputs], initializer=v1.glorot_uniform_initializer(seed=1))
     bias = v1.get_variable(f"{name}/bias", [outputs], initializer=v1.zeros_initializer())
@@ -43,12 +53,12 @@ def main(ctx):
         global_step = v1.train.get_or_create_global_step()
         train = v1.train.AdamOptimizer(0.003).minimize(loss, global_step=global_step)
 
-        random = np.random.default_rng(ctx.task.index)
+        data = batches(train_x, train_y, BATCH_SIZE, seed=ctx.task.index)
         with training.session() as session:  # uses the server that gridtf has started; saves on the chief
             step, report = 0, 100
             while step < STEPS and not session.should_stop():
-                batch = random.choice(len(train_x), BATCH_SIZE, replace=False)
-                _, value, step = session.run([train, loss, global_step], {x: train_x[batch], y: train_y[batch]})
+                batch_x, batch_y = next(data)
+                _, value, step = session.run([train, loss, global_step], {x: batch_x, y: batch_y})
                 if step >= report:
                     report = step + 100
                     print(f"{ctx.task.name}: step {step} of {STEPS}, loss {value:.3f}", flush=True)

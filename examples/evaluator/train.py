@@ -56,8 +56,9 @@ def train(task, args):
         losses = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
 
     def dataset(context):
-        data = tf.data.Dataset.from_tensor_slices((x, y)).shard(context.num_input_pipelines, context.input_pipeline_id)
-        data = data.shuffle(len(x), seed=context.input_pipeline_id).repeat()
+        # All workers shuffle alike, then each takes its own.
+        data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x), seed=1).repeat()
+        data = data.shard(context.num_input_pipelines, context.input_pipeline_id)
         return data.batch(context.get_per_replica_batch_size(args.batch_size))
 
     @tf.function

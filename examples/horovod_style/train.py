@@ -77,6 +77,16 @@ class Ring:
         return total
 
 
+def batches(x, y, size, seed):
+    """Batches without end, in random order: no digit comes again before all have come."""
+    random, order = np.random.default_rng(seed), np.arange(0)
+    while True:
+        while len(order) < size:
+            order = np.concatenate([order, random.permutation(len(x))])
+        batch, order = np.split(order, [size])
+        yield x[batch], y[batch]
+
+
 def main():
     gpus = tf.config.list_physical_devices("GPU")  # gridtf shows each process its own; under Horovod: gpus[LOCAL_RANK]
     print(f"rank {RANK} of {WORLD_SIZE}, local rank {os.environ['LOCAL_RANK']}, {len(gpus)} GPUs", flush=True)
@@ -100,12 +110,11 @@ def main():
         flat = [tf.reshape(each, [-1]) for each in tape.gradient(loss, model.trainable_variables)]
         return tf.concat([*flat, [loss]], axis=0)
 
-    random = np.random.default_rng(RANK)
+    data = batches(train_x, train_y, BATCH_SIZE // WORLD_SIZE, seed=RANK)
     sizes = np.cumsum([np.prod(variable.shape) for variable in model.trainable_variables])
     for epoch in range(1, EPOCHS + 1):
         for _ in range(steps):
-            batch = random.choice(len(train_x), BATCH_SIZE // WORLD_SIZE, replace=False)
-            *mean, loss = np.split(ring.sum(gradients(train_x[batch], train_y[batch]).numpy()) / WORLD_SIZE, sizes)
+            *mean, loss = np.split(ring.sum(gradients(*next(data)).numpy()) / WORLD_SIZE, sizes)
             parts = zip(mean, model.trainable_variables, strict=True)
             optimizer.apply([tf.reshape(part, variable.shape) for part, variable in parts], model.trainable_variables)
         if RANK == 0:

@@ -21,6 +21,16 @@ def digits():
     return (train_x, train_y), (test_x, test_y)
 
 
+def batches(x, y, size, seed):
+    """Batches without end, in random order: no digit comes again before all have come."""
+    random, order = np.random.default_rng(seed), np.arange(0)
+    while True:
+        while len(order) < size:
+            order = np.concatenate([order, random.permutation(len(x))])
+        batch, order = np.split(order, [size])
+        yield x[batch], y[batch]
+
+
 def dense(name, x, outputs):
     weights = v1.get_variable(f"{name}/w", [x.shape[1], outputs], initializer=v1.glorot_uniform_initializer(seed=1))
     return x @ weights + v1.get_variable(f"{name}/b", [outputs], initializer=v1.zeros_initializer())
@@ -67,13 +77,13 @@ def main():
         train = optimizer.apply_gradients(means)
         loss = tf.add_n(losses) / len(workers)
 
-    random = np.random.default_rng(0)
+    data = batches(train_x, train_y, args.batch_size, seed=0)
     # The client connects to one worker, which hands the parts of the graph to the others.
     with v1.Session(f"grpc://{workers[0]}") as session:
         session.run(v1.global_variables_initializer())
         for step in range(1, args.steps + 1):
-            batch = random.choice(len(train_x), args.batch_size, replace=False)
-            _, value = session.run([train, loss], {x: train_x[batch], y: train_y[batch]})
+            batch_x, batch_y = next(data)
+            _, value = session.run([train, loss], {x: batch_x, y: batch_y})
             if step % 100 == 0:
                 print(f"step {step} of {args.steps}, loss {value:.3f}", flush=True)
         # The accuracy is that of the last replica, whose part of the digits these are.

@@ -25,8 +25,9 @@ def digits():
 def save(model, strategy, path):
     """Save on every worker, as reading the variables may take all of them; only the chief's file is kept."""
     resolver = strategy.cluster_resolver
-    is_chief = resolver.task_type == "chief" or (resolver.task_id == 0 and "chief" not in resolver.cluster_spec().jobs)
+    is_chief = resolver.task_type == "chief" or (not resolver.task_id and "chief" not in resolver.cluster_spec().jobs)
     if is_chief:
+        path.parent.mkdir(exist_ok=True)
         model.save(path)
     else:
         with tempfile.TemporaryDirectory() as scratch:
@@ -49,8 +50,9 @@ def main():
 
     def dataset(context):
         data = tf.data.Dataset.from_tensor_slices((train_x, train_y))
+        # All workers shuffle alike, then each takes its own: together they have the batches that one alone would have.
+        data = data.shuffle(len(train_x), seed=1).repeat()
         data = data.shard(context.num_input_pipelines, context.input_pipeline_id)
-        data = data.shuffle(len(train_x), seed=context.input_pipeline_id).repeat()
         return data.batch(context.get_per_replica_batch_size(args.batch_size))
 
     with strategy.scope():

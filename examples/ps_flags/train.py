@@ -22,6 +22,16 @@ def digits(shard, shards):
     return (train_x[shard::shards], train_y[shard::shards]), (test_x, test_y)
 
 
+def batches(x, y, size, seed):
+    """Batches without end, in random order: no digit comes again before all have come."""
+    random, order = np.random.default_rng(seed), np.arange(0)
+    while True:
+        while len(order) < size:
+            order = np.concatenate([order, random.permutation(len(x))])
+        batch, order = np.split(order, [size])
+        yield x[batch], y[batch]
+
+
 def model(x, y):
     hidden = v1.get_variable("hidden/w", [64, 64], initializer=v1.glorot_uniform_initializer(seed=1))
     hidden_bias = v1.get_variable("hidden/b", [64], initializer=v1.zeros_initializer())
@@ -59,7 +69,7 @@ def work(args, cluster, server):
     config = v1.ConfigProto(device_filters=["/job:ps", device])
     if not is_chief:
         wait_for_variables(server, config)
-    random = np.random.default_rng(args.task_index)
+    data = batches(train_x, train_y, args.batch_size, seed=args.task_index)
     with v1.train.MonitoredTrainingSession(
         master=server.target,
         is_chief=is_chief,
@@ -69,8 +79,8 @@ def work(args, cluster, server):
     ) as session:
         step, report = 0, 100
         while step < args.steps:  # the workers count together
-            batch = random.choice(len(train_x), args.batch_size, replace=False)
-            _, value, step = session.run([train, loss, global_step], {x: train_x[batch], y: train_y[batch]})
+            batch_x, batch_y = next(data)
+            _, value, step = session.run([train, loss, global_step], {x: batch_x, y: batch_y})
             if step >= report:
                 report = step + 100
                 print(f"worker {args.task_index}: step {step} of {args.steps}, loss {value:.3f}", flush=True)

@@ -47,10 +47,10 @@ def main():
 
     def dataset(context):
         data = tf.data.Dataset.from_tensor_slices((train_x, train_y))
+        # All workers shuffle alike, and leave out what earlier runs have had; then each takes its own.
+        data = data.shuffle(len(train_x), seed=1).repeat().skip(saved.step * args.batch_size)
         data = data.shard(context.num_input_pipelines, context.input_pipeline_id)
-        data = data.shuffle(len(train_x), seed=context.input_pipeline_id).repeat()
-        data = data.batch(context.get_per_replica_batch_size(args.batch_size))
-        return data.skip(saved.step)  # the batches that earlier runs have had
+        return data.batch(context.get_per_replica_batch_size(args.batch_size))
 
     @tf.function
     def train_step(batches):

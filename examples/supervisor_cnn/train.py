@@ -22,6 +22,16 @@ def digits(shard, shards):
     return (train_x[shard::shards], train_y[shard::shards]), (test_x, test_y)
 
 
+def batches(x, y, size, seed):
+    """Batches without end, in random order: no digit comes again before all have come."""
+    random, order = np.random.default_rng(seed), np.arange(0)
+    while True:
+        while len(order) < size:
+            order = np.concatenate([order, random.permutation(len(x))])
+        batch, order = np.split(order, [size])
+        yield x[batch], y[batch]
+
+
 def dense(name, x, outputs):
     weights = v1.get_variable(f"{name}/w", [x.shape[1], outputs], initializer=v1.glorot_uniform_initializer(seed=1))
     return x @ weights + v1.get_variable(f"{name}/b", [outputs], initializer=v1.zeros_initializer())
@@ -71,13 +81,13 @@ def main():
         save_model_secs=60,
         recovery_wait_secs=1,  # 30 seconds by default: how often a worker looks whether the chief is ready
     )
-    random = np.random.default_rng(task.rank)
+    data = batches(train_x, train_y, args.batch_size, seed=task.rank)
     config = server.server_def.default_session_config  # with the device filters of training.server
     with supervisor.managed_session(server.target, config=config) as session:
         step, report = 0, 100
         while step < args.steps and not supervisor.should_stop():
-            batch = random.choice(len(train_x), args.batch_size, replace=False)
-            _, value, step = session.run([train, loss, global_step], {x: train_x[batch], y: train_y[batch]})
+            batch_x, batch_y = next(data)
+            _, value, step = session.run([train, loss, global_step], {x: batch_x, y: batch_y})
             if step >= report:
                 report = step + 100
                 print(f"{task.name}: step {step} of {args.steps}, loss {value:.3f}", flush=True)

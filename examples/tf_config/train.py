@@ -21,6 +21,16 @@ def digits(shard, shards):
     return (train_x[shard::shards], train_y[shard::shards]), (test_x, test_y)
 
 
+def batches(x, y, size, seed):
+    """Batches without end, in random order: no digit comes again before all have come."""
+    random, order = np.random.default_rng(seed), np.arange(0)
+    while True:
+        while len(order) < size:
+            order = np.concatenate([order, random.permutation(len(x))])
+        batch, order = np.split(order, [size])
+        yield x[batch], y[batch]
+
+
 def softmax_regression(x, y):
     weights = v1.get_variable("weights", [64, 10], initializer=v1.zeros_initializer())
     bias = v1.get_variable("bias", [10], initializer=v1.zeros_initializer())
@@ -53,13 +63,13 @@ def train(args, cluster, task_type, task_index, server):
         save_summaries_secs=0,
         recovery_wait_secs=1,
     )
-    random = np.random.default_rng(shard)
+    data = batches(train_x, train_y, args.batch_size, seed=shard)
     config = v1.ConfigProto(device_filters=["/job:ps", device])
     with supervisor.managed_session(server.target, config=config) as session:
         step, report = 0, 100
         while step < args.steps:  # all tasks count together
-            batch = random.choice(len(train_x), args.batch_size, replace=False)
-            _, value, step = session.run([train_op, loss, global_step], {x: train_x[batch], y: train_y[batch]})
+            batch_x, batch_y = next(data)
+            _, value, step = session.run([train_op, loss, global_step], {x: batch_x, y: batch_y})
             if step >= report:
                 report = step + 100
                 print(f"{task_type} {task_index}: step {step} of {args.steps}, loss {value:.3f}", flush=True)

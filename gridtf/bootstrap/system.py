@@ -222,6 +222,18 @@ class System:
 
         return sockets.listening(ports, but)
 
+    def ports_of(self, pids: Collection[int], most: int) -> dict[int, list[int]]:
+        """The TCP ports on which processes and their descendants listen; most: how many are looked at for each."""
+        from gridtf.host import sockets
+
+        return sockets.ports_of(pids, most)
+
+    def connects(self, pid: int, port: int) -> bool:
+        """Whether a process has a TCP connection to this port, of any host."""
+        from gridtf.host import sockets
+
+        return sockets.connects(pid, port)
+
     def connected(self, ports: Collection[int]) -> set[int]:
         """Those of these TCP ports with a connection on this host, or with one that was closed within a minute."""
         from gridtf.host import sockets

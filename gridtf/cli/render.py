@@ -195,16 +195,30 @@ def _resources(request: Request, cpus_per_task: int | None, slots: str = "") -> 
         words += [counted(request.training, "training task")] if request.training else []
         words.append(_gpus_of_tasks(request, _gpus(0, request.components[0])) if request.gpus_per_task else "no GPUs")
     else:
+        present = request.gpus_per_node
+        # Slurm gives such a job the GPUs of its hosts, however many there are
+        whole = not present and request.native.get("exclusive") == "" and request.chosen("gpus_per_node") is None
+        many = whole and request.training is None and request.chosen("tasks_per_node") is None
+        none = "all GPUs that each has" if whole else "no GPUs"
         words = [
             counted(high, "host") if low == high else f"{low}-{high} hosts",
-            f"{counted(request.tasks_per_node, 'training task')} each",
-            f"{_gpus(request.gpus_per_node, request.components[0])} each" if request.gpus_per_node else "no GPUs",
+            "a training task for each of their GPUs" if many else f"{_training_tasks(request)} each",
+            f"{_gpus(present, request.components[0])} each" if present else none,
         ]
-        words += [_gpus_of_tasks(request)] if request.gpus_per_node else []
+        words += [_gpus_of_tasks(request)] if present else []
         words += [f"and {counted(request.spare_nodes, 'spare host')}"] if request.spare_nodes else []
     if cpus_per_task:
         words.append(f"{counted(cpus_per_task, 'CPU')} per task")
     return ", ".join(words)
+
+
+def _training_tasks(request: Request) -> str:
+    """The training tasks of a host; of the fullest, where their number is known and the hosts differ."""
+    hosts, tasks = request.nodes[1], request.training
+    if tasks is None or request.gpu_share != request.gpus_per_task:
+        return counted(request.tasks_per_node, "training task")
+    most = -(-tasks // request.nodes[0])
+    return f"{'up to ' if tasks != most * hosts else ''}{counted(most, 'training task')}"
 
 
 def _gpus_of_tasks(request: Request, unit: str = "") -> str:

@@ -153,7 +153,8 @@ def job_spec(nodes: int, given: Configured, *, end: bool = False) -> JobSpec:
         tasks={"worker": TaskSpec(count=nodes)} if local else {},
         nodes=None if local else nodes,
         tasks_per_node=nodes if local else 1,
-        gpus_per_task=0 if no_gpus else spec.gpus_per_task,
+        # one task has all GPUs of its host
+        gpus_per_task=0 if no_gpus else None if spec.gpus_per_node and not local else spec.gpus_per_task,
         time=spec.time if by_option else _WALLTIME_WITH_END if end else _WALLTIME,
         kill_grace=_GRACE if end else spec.kill_grace,
         start_timeout=min(spec.start_timeout, _START_TIMEOUT),

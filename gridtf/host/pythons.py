@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -69,7 +70,9 @@ def _installed(program: str, environ: Mapping[str, str], folder: Path) -> tuple[
     if python is None or not sites:
         return None
     extra = (folder / path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path)
-    names = [name for site in (*extra, *sites) for name in _names(site)]
+    names = [
+        name for site in (*extra, *(each for site in sites for each in _with_named(site))) for name in _names(site)
+    ]
     return python, names, next((match[1] for site in sites if (match := _NUMBER.search(str(site)))), "")
 
 
@@ -114,6 +117,20 @@ def _packages(prefix: Path, number: str) -> Iterator[Path]:
     for lib in ("lib", "lib64"):
         for name in ("site-packages", "dist-packages"):
             yield prefix / lib / f"python{number}" / name
+
+
+def _with_named(site: Path) -> Iterator[Path]:
+    """A folder for packages, and those that its .pth files name (site.html of Python's library)."""
+    yield site
+    for name in _names(site):
+        if name.endswith(".pth"):
+            with contextlib.suppress(OSError):
+                lines = (site / name).read_text(encoding="utf-8", errors="replace").splitlines()
+                yield from (
+                    site / line
+                    for line in map(str.strip, lines)
+                    if line and not line.startswith(("#", "import ", "import\t"))
+                )
 
 
 def _settings(file: Path) -> dict[str, str]:

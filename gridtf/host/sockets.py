@@ -100,13 +100,41 @@ def only_listens(pid: int) -> bool:
     return {state for _, _, state, inode in _rows() if inode in own} == {_LISTEN}
 
 
+def connects(pid: int, port: int) -> bool:
+    """Whether a process of this user has a TCP connection to a port.
+
+    Args:
+        pid: Its process id.
+        port: The port at the other end, on any host.
+    """
+    own = held(pid)
+    return any(remote == port and inode in own for _, remote, _, inode in _rows())
+
+
+def ports_of(pids: Iterable[int], most: int) -> dict[int, list[int]]:
+    """The TCP ports on which each of these processes of this user, with its descendants, listens.
+
+    Args:
+        pids: Their process ids.
+        most: How many processes are looked at for each, parents before children.
+    """
+    own = {pid: _inodes(procfs.open_files(pid, most)) for pid in pids}
+    listening = [(local, inode) for local, _, state, inode in _rows() if state == _LISTEN] if any(own.values()) else []
+    return {pid: sorted({local for local, inode in listening if inode in inodes}) for pid, inodes in own.items()}
+
+
 def held(pid: int) -> set[int]:
     """The inodes of the sockets that a process of this user has open.
 
     Args:
         pid: Its process id.
     """
-    return {int(match[1]) for _, name in procfs.descriptors(pid) if (match := _SOCKET.fullmatch(name))}
+    return _inodes(name for _, name in procfs.descriptors(pid))
+
+
+def _inodes(names: Iterable[str]) -> set[int]:
+    """Those of sockets, of the names of open files."""
+    return {int(match[1]) for name in names if (match := _SOCKET.fullmatch(name))}
 
 
 def parsed(lines: Iterable[str]) -> Iterator[tuple[int, int, int, int]]:

@@ -486,6 +486,11 @@ def _check_program(spec: JobSpec) -> None:
     trains = any(spec.count(name) != 0 and spec.row(name).trains and not spec.serves(name) for name in spec.types)
     if "worker" in spec.serve and not trains:
         raise SpecError("serve", "with the workers served by gridtf nothing would train", hint="request a chief too")
+    if wrong := [name for name in spec.serve_imports if not all(map(str.isidentifier, name.split(".")))]:
+        raise SpecError("serve_imports", f"{spell(wrong[0])} is not the name of a module", hint="as after `import`")
+    if spec.serve_imports and not any(spec.serves(name) for name in spec.types if spec.count(name) != 0):
+        what = "gridtf serves no task of this job"
+        raise SpecError("serve_imports", what, hint="add serve, or import the module in your program")
     if spec.success_policy == "chief" and not trains:
         raise SpecError("success_policy", "there is neither a chief nor a worker")
 

@@ -145,6 +145,7 @@ _TABLE = {
         ("tasks.data_worker.count", "--data-workers", "whole", "N", "tasks that prepare the data for those that train"),
         ("serve", "--serve", "words", "TYPE[,TYPE]", "run TensorFlow servers as ps or worker tasks"),
         ("serve", "--ps-builtin", "served_ps", "", "the same as --serve ps"),
+        ("serve_imports", "--serve-imports", "words", "MODULE[,MODULE]", "modules with operations that these need"),
         ("mpi", "--mpi --no-mpi", "truth", "", "start the tasks as the ranks of an MPI world, by mpirun"),
         ("mpi", "--mpi-type", "text", "mpirun|TYPE|gloo", "what starts them: mpirun, a type of `srun --mpi`, or gloo"),
         ("success_policy", "--success-policy", "text", "all|chief", "whose exit code 0 completes the job"),

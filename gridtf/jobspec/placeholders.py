@@ -14,6 +14,8 @@ MEANINGS = {
     **{f"{name}_hosts": f"host:port of every {name}, separated by commas" for name in TASK_TYPES},
     "task_type": "the type of the task, such as worker",
     "task_index": "its index among the tasks of its type, from 0 on",
+    "address": "its own host:port",
+    "port": "its own port",
     "rank": "its rank among the training tasks, from 0 on",
     "world_size": "number of training tasks",
     "local_rank": "its rank among the training tasks of its host",

@@ -8,6 +8,7 @@ made inside the job, where the scheduler's allocation takes precedence.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from math import gcd
 from typing import Any
 
@@ -275,7 +276,7 @@ def resolve(spec: JobSpec, scheduler: str, *, options: Sequence[Option] = (), me
     own = [role for role in roles if not role.component]
     training = _training_tasks(own)
     gpus = max((role.gpus or 0 for role in own), default=0)
-    low, high, per_node, gpus_per_node = _uneven_shape(spec, own) or _shape(spec, training, gpus)
+    low, high, per_node, gpus_per_node = _uneven_shape(spec, own) or _shape(spec, own, training, gpus)
     if memory:
         _need_all_memory(roles, spec)
     non_training = [role for role in own if not role.takes_gpu for _ in range(role.count or 0)]
@@ -357,7 +358,22 @@ def _gpus_per_task(spec: JobSpec) -> int | None:
         return 1  # only the leader's are specified
     if spec.gpus_per_node is None:
         return 1 if spec.gpu_model else None
-    return min(spec.gpus_per_node, 1)
+    tasks = _tasks_of_a_host(spec)
+    return spec.gpus_per_node // tasks if tasks and not spec.gpus_per_node % tasks else min(spec.gpus_per_node, 1)
+
+
+def _tasks_of_a_host(spec: JobSpec) -> int | None:
+    """Training tasks of the fullest host that share its GPUs; None where only the allocation tells."""
+    if spec.count("worker") != 0 and spec.task("worker").gpus == 0:
+        return None  # the leader's are specified, or its default is one
+    most = spec.tasks_per_node
+    if spec.count("worker") is None:
+        return most
+    own = spec.partition, spec.own_model
+    names = [name for name in spec.types if spec.row(name).takes_gpu and spec.task(name).gpus != 0]
+    tasks = sum(spec.count(name) or 0 for name in names if _place(spec, name) == own)
+    low, high = spec.node_range or (-(-tasks // (most or max(1, spec.gpus_per_node or 1))),) * 2
+    return min(-(-tasks // low), most or tasks) if tasks and low == high else most
 
 
 _Place = tuple["str | None", "str | None"]  # a partition, and the model of GPUs there
@@ -434,9 +450,10 @@ def _uneven_shape(spec: JobSpec, roles: Sequence[Role]) -> _Shape | None:
     if not low:
         low = high = 1 if workers is None else -(-(1 + workers) // most)
     if per_host is None:
-        fewest = max(least, -(-(of_leader + (workers or 0) * of_worker) // low))  # each host may waste some
+        needed = 1 if workers is None else workers
+        fewest = max(least, -(-(of_leader + needed * of_worker) // low))  # each host may waste some
         sizes = range(fewest, fewest + of_leader + of_worker)
-        per_host = next((size for size in sizes if room(low, size) >= (workers or 0)), fewest)
+        per_host = next((size for size in sizes if room(low, size) >= needed), least if workers is None else fewest)
     if workers and room(high, per_host) < workers:
         fits = f"{counted(high, 'node')} with {counted(per_host, 'GPU')}"
         limit = f" and at most {counted(most, 'task')}" if spec.tasks_per_node else ""
@@ -450,11 +467,12 @@ def _uneven_shape(spec: JobSpec, roles: Sequence[Role]) -> _Shape | None:
     return low, high, min(fullest, most, 1 + (fullest if workers is None else workers)), per_host
 
 
-def _shape(spec: JobSpec, training: int | None, gpus: int) -> _Shape:
+def _shape(spec: JobSpec, roles: Sequence[Role], training: int | None, gpus: int) -> _Shape:
     """The shape of a job whose training tasks with GPUs have the same number of them.
 
     Args:
         spec: The job.
+        roles: Those of its own partition.
         training: Number of training tasks, as _training_tasks returns it.
         gpus: GPUs of the training task that has the most.
     """
@@ -463,7 +481,8 @@ def _shape(spec: JobSpec, training: int | None, gpus: int) -> _Shape:
         raise SpecError(key, f"{gpus} GPUs per task, but gpus_per_node is {spec.gpus_per_node}")
     low, high = spec.node_range or (None, None)
     per_node = spec.tasks_per_node
-    if per_node is None and spec.gpus_per_node and gpus:
+    leader_alone = any(role.type == "worker" and role.gpus == 0 for role in roles)  # has GPUs, where there are any
+    if per_node is None and spec.gpus_per_node and gpus and not leader_alone:
         per_node = spec.gpus_per_node // gpus
     if per_node is None and training is not None:
         per_node = -(-training // (low or 1))
@@ -476,12 +495,76 @@ def _shape(spec: JobSpec, training: int | None, gpus: int) -> _Shape:
             f"{training} training tasks do not fit into {counted(high, 'node')} with {counted(per_node, 'task')} each",
             hint="request more nodes, more GPUs or tasks per node, or fewer workers",
         )
-    gpus_per_node = spec.gpus_per_node if spec.gpus_per_node is not None else gpus * per_node
-    if gpus * per_node > gpus_per_node:
+    fullest = per_node if training is None else min(per_node, -(-training // low))
+    of_host = gpus if leader_alone else gpus * fullest
+    gpus_per_node = spec.gpus_per_node if spec.gpus_per_node is not None else of_host
+    if of_host > gpus_per_node:
         raise SpecError(
-            "tasks_per_node", f"{per_node} tasks x {gpus} GPUs need more than gpus_per_node = {gpus_per_node}"
+            "tasks_per_node", f"{fullest} tasks x {gpus} GPUs need more than gpus_per_node = {gpus_per_node}"
         )
     return low, high, per_node, gpus_per_node
+
+
+def idle_gpus(request: Request) -> int:
+    """GPUs of the requested hosts that no task would get; 0 where only the allocation tells."""
+    low, high = request.nodes
+    used, each = request.gpus_in_all(0), {role.gpus for role in request.own_roles if role.takes_gpu}
+    if low != high or (used is None and len(each - {0}) + (request.role("worker").gpus == 0) > 1):
+        return 0
+    return high * request.gpus_per_node - (
+        high * request.tasks_per_node * request.gpus_per_task if used is None else used
+    )
+
+
+def need_tasks_for_all(spec: JobSpec, request: Request, options: Sequence[Option] = ()) -> None:
+    """Refuse a request for GPUs that no task would get.
+
+    Args:
+        spec: The job.
+        request: What it requests.
+        options: As for resolve.
+
+    Raises:
+        SpecError: With what to write instead. Where a leader has more GPUs than the workers, some may be in excess of
+            what fits on hosts of one size; then it is raised only where other numbers leave none.
+    """
+    hosts, present = request.nodes[1], request.gpus_per_node
+    idle, gpus, workers = idle_gpus(request), request.gpus_per_task, request.role("worker")
+    uneven = len({role.gpus for role in request.own_roles if role.gpus}) > 1
+    if not idle:
+        return
+    tasks = request.training or hosts * request.tasks_per_node
+    if gpus and not workers.gpus:
+        tasks = 1  # the leader
+    used, share, odd = hosts * present - idle, present * hosts // tasks, tasks % hosts
+    more = (workers.count or 0) + idle // (workers.gpus or 1)
+    workers_more = {**spec.tasks, "worker": spec.task("worker").replace(count=more)}
+    lines: Sequence[tuple[object, str, Mapping[str, Any]]] = (  # whether it may suit, and what it changes
+        (spec.gpus and used, f"--gpus {used}", {"gpus": used}),
+        (True, f"--gpus-per-task {share}", {"gpus_per_task": share}),
+        (used >= hosts or not used, f"--gpus-per-node {used // hosts}", {"gpus_per_node": used // hosts}),
+        (used % present == 0 or not workers.gpus, f"--nodes {used // present or 1}", {"nodes": used // present or 1}),
+        (workers.count and (odd or uneven), f"--workers {more}", {"tasks": workers_more}),
+    )
+
+    def leaves_none(changed: Mapping[str, Any]) -> bool:
+        with suppress(SpecError):
+            asked = spec.replace(**changed)
+            made = resolve(asked, request.scheduler, options=options, memory=False)
+            return not idle_gpus(made) and (not asked.gpus or made.nodes[1] * made.gpus_per_node == asked.gpus)
+        return False
+
+    fitting = [line for suits, line, changed in lines if suits and leaves_none(changed)]
+    if not fitting and leaves_none({"nodes": tasks, "gpus_per_node": gpus}):
+        fitting = [f"--nodes {tasks} --gpus-per-node {gpus}"]
+    if not fitting and (uneven or spec.with_gpus_per_node.gpus_per_node is None):
+        return
+    what = f"{counted(tasks, 'training task')} with {counted(gpus, 'GPU')}{' each' if tasks > 1 else ''}"
+    raise SpecError(
+        "gpus" if spec.gpus else "gpus_per_task" if spec.gpus_per_node is None else "gpus_per_node",
+        f"{'the tasks' if uneven else what} would leave {idle} of {counted(present * hosts, 'GPU')} without a task",
+        hint=f"write {' or '.join(fitting)}" if fitting else "request as many GPUs as the tasks use",
+    )
 
 
 def _need_all_memory(roles: Sequence[Role], spec: JobSpec) -> None:

@@ -15,7 +15,7 @@ from gridtf.values import Value, fields
 Strings = tuple[str, ...] | list[str]
 # The keys of a job that are lists of strings.
 LISTS = (
-    *("command", "serve", "nodelist", "exclude", "native", "setup", "host_setup", "stage", "on"),
+    *("command", "serve", "serve_imports", "nodelist", "exclude", "native", "setup", "host_setup", "stage", "on"),
     *("after", "after_any", "after_failed", "container_binds", "container_command"),
 )
 
@@ -106,6 +106,8 @@ class JobSpec(_Keywords):
             workers, or "first-worker". When it has exited with 0, the others have ``leader_wait`` seconds left. None:
             the chief or master if ``tasks`` has one, in a job with ps the first worker, else none.
         serve: Task types ("ps", "worker") for which gridtf runs a plain TensorFlow server instead of the command.
+        serve_imports: Modules that served tasks import before they serve, such as "tensorflow_decision_forests", whose
+            operations a plain server does not know.
         mpi: Whether all tasks are started as the ranks of an MPI world: True, or what starts them, "mpirun", a type of
             Slurm's ``srun --mpi``, such as "pmix", or "gloo" for Horovod without MPI.
         success_policy: Which exit codes of 0 complete the job: those of "all" tasks that train, or the "chief"'s alone.
@@ -114,7 +116,8 @@ class JobSpec(_Keywords):
             ones. None: what the tasks of a host need.
         gpus: GPUs of all hosts together, instead of ``gpus_per_node`` or of ``nodes``.
         tasks_per_node: Training tasks per host. None: one for each ``gpus_per_task`` GPUs of a host.
-        gpus_per_task: GPUs per training task. None: 1 where hosts have GPUs, else 0.
+        gpus_per_task: GPUs per training task. None: an even share of those of its host where the number of tasks
+            there is known, else 1 where hosts have GPUs, else 0.
         cpus_per_task: CPUs per task. None: the scheduler's default.
         mem_per_task: Memory per task, in MiB or as text such as "8G". Excludes ``mem``.
         mem: Memory per host, in MiB or as text such as "16G". Excludes ``mem_per_task``.
@@ -173,7 +176,7 @@ class JobSpec(_Keywords):
         interface: The network interface by whose address tasks reach a host, such as "ib0". Excludes ``address``.
         ports: What to do with the port that gridtf reserves for a task: "hold" it, since TensorFlow 2.3 and newer share
             it with gridtf, "release" it just before the task starts, or "auto": by the version that the task's Python
-            has, "hold" where that is not known.
+            has, "hold" where that is not known, and "release" for services and clients.
         fence: Who may connect to the ports of the tasks. "users": connections of your own on the job's hosts, each of
             which takes about a second to begin; "hosts": whoever is on the job's hosts; "off": everybody; "auto":
             "hosts" where the job requests its hosts for itself, else "users".
@@ -217,6 +220,7 @@ class JobSpec(_Keywords):
     tasks: Mapping[str, Any] = {}
     leader: str | None = None
     serve: Strings = ()
+    serve_imports: Strings = ()
     mpi: bool | str = False
     success_policy: str = "all"
     nodes: int | str | None = None
@@ -309,8 +313,9 @@ class JobSpec(_Keywords):
             return self
         each, (low, high) = self.gpus_per_node, self.node_range or (1, 1)
         workers = 0 if any(self.count(name) for name in tasktypes.LEADERS) else self.count("worker")
-        if workers and each is None and self.nodes is None and not self.gpus % workers:
-            return self.replace(gpus=None, gpus_per_task=self.gpus_per_task or self.gpus // workers)
+        share = self.gpus // workers if workers and not self.gpus % workers else 0
+        if share and each is None and self.nodes is None and self.gpus_per_task in (None, share):
+            return self.replace(gpus=None, gpus_per_task=share)
         if each is None and low == high and not self.gpus % low:
             return self.replace(gpus=None, gpus_per_node=self.gpus // low)
         if each and self.nodes is None and self.gpus and not self.gpus % each:

@@ -387,7 +387,7 @@ def as_list(name: str, value: object) -> list[str]:
         except ValueError:  # an open quote
             words = [text]
         return (as_program(words) if name == "command" else None) or words
-    if name in ("serve", "exclude", "nodelist", "after", "after_any", "after_failed"):
+    if name in ("serve", "serve_imports", "exclude", "nodelist", "after", "after_any", "after_failed"):
         return [word for word in re.split(r"[\s,]+", text) if word]
     return [line for line in text.splitlines() if line.strip()] or [text]
 

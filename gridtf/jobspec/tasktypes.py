@@ -69,7 +69,7 @@ KINDS: dict[str, TaskType] = {
 
 LEADERS = ("chief", "master")
 DISPATCHER, DATA_WORKER = "data_dispatcher", "data_worker"
-CLIENT = "client"  # of KINDS
+SERVICE, CLIENT = "service", "client"  # of KINDS
 
 
 def properties(task_type: str, kind: str = "") -> TaskType:

@@ -174,7 +174,9 @@ Launcher = {
     "time?": float,
 }
 _Ranges = {str: [Real, Real]}  # the smallest and the largest of several values
-Progress = {"step": int, "values": {str: object}, "time": float, "ranges?": _Ranges}
+# what a member of an averaging group has done; its distance from the mean, as a part of that, before the last exchange
+_Averaging = {"exchanges": Count, "steps": Count, "distance?": Real, "due?": bool}
+Progress = {"step": int, "values": {str: object}, "time": float, "ranges?": _Ranges, "averaging?": _Averaging}
 Checkpoints = {"folder": str}
 Raised = {"type": str, "message": str, "place": str, "cause?": str, "time": float, "pid": Pid}
 _TaskState = {
@@ -192,6 +194,7 @@ _TaskState = {
     "ranges?": _Ranges,
     "exception?": Raised,
     "quiet?": float,
+    "listens?": [Port],
     "own_folder?": str,
     "abandoned?": bool,
 }

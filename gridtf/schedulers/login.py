@@ -32,6 +32,7 @@ class Login(ABC):
         directive_prefix: Beginning of the lines in a script's head that the scheduler reads, such as ``#SBATCH``.
         template: Path of the scheduler's own template of the job script; None: job.sh.j2.
         requests_memory: Whether memory is requested from the scheduler.
+        requests_hosts: Whether hosts are requested with all GPUs of gpus_per_node, and not slots with those of a task.
         takes_native: Whether the scheduler accepts the user's raw options.
         inherits_environment: Whether a job inherits the environment of the shell that submits it.
         accounting_delay: Seconds after the end of a job until the accounting has it; 0: at once, or no accounting.
@@ -41,6 +42,7 @@ class Login(ABC):
     directive_prefix: ClassVar[str] = ""
     template: ClassVar[Path | None] = None
     requests_memory: ClassVar[bool] = True
+    requests_hosts: ClassVar[bool] = True
     takes_native: ClassVar[bool] = True
     inherits_environment: ClassVar[bool] = True
     accounting_delay: float = 0.0
@@ -188,6 +190,8 @@ class Login(ABC):
         made = request.resolve(spec, self.scheduler.name, options=self.scheduler.options, memory=memory)
         if in_job:
             return made
+        if self.requests_hosts:
+            request.need_tasks_for_all(spec, made, self.scheduler.options)
         if made.spare_nodes and made.nodes[1] == 1:
             what = "a job of one host cannot go on without the host, which its launcher is on"
             raise SpecError("spare_nodes", what, hint="leave it out, or request more nodes or workers")

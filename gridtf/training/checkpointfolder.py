@@ -1,7 +1,8 @@
 """The folder of a training's checkpoints: which are finished, and how one is written so that a crash leaves no half.
 
 A checkpoint is a folder ``step-N`` with TensorFlow's files and ``checkpoint.json``. It is written as
-``step-N.unfinished``, forced to the disk and renamed, so that a folder ``step-N`` is complete.
+``step-N.unfinished``, forced to the disk and renamed, so that a folder ``step-N`` is complete. Members of an averaging
+group write theirs in ``.members-TOKEN``, from where the leader moves them.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ _RECORD = "checkpoint.json"
 _FINISHED = re.compile(r"step-(\d{1,18})")
 _UNFINISHED = ".unfinished"
 _REMOVED = ".removed"
+_MEMBERS = ".members-"
+_SUFFIXES = (".index", ".data-00000-of-00001")  # of TensorFlow's files
 # Object (model, optimizer) -> (name, shape) of its variables, in their order.
 Shapes = Mapping[str, Sequence[tuple[str, tuple[int, ...]]]]
 
@@ -191,6 +194,50 @@ def _remove(path: Path) -> None:
     except FileNotFoundError:
         return
     shutil.rmtree(gone, ignore_errors=True)
+
+
+def write_member(folder: Path, token: int, name: str, files: Callable[[str], object]) -> Path:
+    """Write what a member of an averaging group keeps of its own, and force it to the disk.
+
+    Args:
+        folder: The folder of the checkpoints.
+        token: The same in all members, and another one for each checkpoint.
+        name: The prefix of its files.
+        files: Writes TensorFlow's files, given their prefix with its folder.
+
+    Returns:
+        The folder in which all members write.
+
+    Raises:
+        OSError: They cannot be written.
+    """
+    beside = folder / f"{_MEMBERS}{token:x}"
+    beside.mkdir(parents=True, exist_ok=True)
+    files(str(beside / name))
+    for suffix in _SUFFIXES:
+        _sync(beside / (name + suffix))
+    return beside
+
+
+def move_member(beside: Path, target: Path, name: str) -> None:
+    """Move what a member has written. By names: of another host's files, a listing may know nothing yet.
+
+    Args:
+        beside: What write_member() has returned.
+        target: The folder of the checkpoint.
+        name: The prefix of its files.
+
+    Raises:
+        OSError: They cannot be moved.
+    """
+    for suffix in _SUFFIXES:
+        (beside / (name + suffix)).rename(target / (name + suffix))
+
+
+def forget(folder: Path) -> None:
+    """Remove what members have written and the leader has not moved, such as before a crash."""
+    for path in folder.glob(f"{_MEMBERS}*"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:

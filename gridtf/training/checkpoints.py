@@ -20,6 +20,7 @@ from gridtf.text import some, were
 from gridtf.training import checkpointfolder as folders
 from gridtf.training.checkpointfolder import PREFIX, Finished, Shapes
 from gridtf.training.group import current as current_group
+from gridtf.training.members import Members
 from gridtf.training.mirrored import Mirrored
 from gridtf.training.ranks import Alone, Averaged
 from gridtf.training.variables import name_of, seed_of, tensorflow_variable, trainable_of, variables_of
@@ -89,6 +90,7 @@ class Checkpoints:
         folder: The folder that holds them.
         epoch: The number of epochs of ``fit`` that have ended.
         batch: The number of batches of the next epoch that the model has been trained on.
+        size: The number of batches of an epoch; None: unknown.
     """
 
     def __init__(self, model: Any, optimizer: Any, every: int | None, step: Any, folder: Path, keep: int) -> None:
@@ -96,6 +98,7 @@ class Checkpoints:
         self._every, self._keep = every, keep
         self._count, self._variable = 0, step
         self.epoch = self.batch = 0
+        self.size: int | None = None
         self._model = model
         optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
         self._parts = {"model": model} if optimizer is None else {"model": model, "optimizer": optimizer}
@@ -104,6 +107,7 @@ class Checkpoints:
         # By their own names too: of Keras 3, TensorFlow finds what layers in lists and dicts hold only by accident.
         self._variables = _named(self._parts)
         self._objects = tf.train.Checkpoint(**_tracked(self._parts), **self._variables)
+        self._members: Members | None = None
         mirrored = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
         self._ranks = self._choose_ranks(strategy if mirrored else None)
         self._all_read = mirrored and any(map(_is_reduced_by_reading, variables_of(model)))
@@ -118,6 +122,8 @@ class Checkpoints:
         if strategy is not None:
             return Mirrored(strategy, contract.checkpoint_requested)
         if group := current_group():
+            if len(group.members) > 1 and not _lazy(self._parts):
+                self._members = Members(self, group, self._variables)
             return Averaged(group, self._save_and_exit)
         return Alone(contract.checkpoint_requested)
 
@@ -138,9 +144,22 @@ class Checkpoints:
         self._count += steps
         if self._ranks.wanted(steps):
             self._save_and_exit()
-        due = self._every and self.step // self._every > (self._saved or 0) // self._every
-        if (due or self._owed) and self._ranks.together:
+        if (self._owed or self._passes(self.step)) and self._ranks.together:
             self.save()
+
+    def due(self, steps: int) -> bool:
+        """Whether a checkpoint will be saved when the members of a group have exchanged.
+
+        Args:
+            steps: That were made and not counted yet; 0: it is the end of the training.
+        """
+        if not steps:
+            return self.step != self._saved
+        ends = not self._every and self.size is not None and self.batch + steps >= self.size  # an epoch
+        return self._owed or ends or self._passes(self.step + (steps if self._variable is None else 0))
+
+    def _passes(self, step: int) -> bool:
+        return self._every is not None and step // self._every > (self._saved or 0) // self._every
 
     def after_epoch(self) -> None:
         """Save, unless checkpoints are due after a number of steps. callback() calls this after each epoch.
@@ -184,6 +203,8 @@ class Checkpoints:
             taken_part = True
             self._objects.write(prefix)
             self._need_all(prefix)
+            if self._members:
+                self._members.move(Path(prefix).parent)
 
         problem = ""
         if self._ranks.leads:
@@ -193,17 +214,26 @@ class Checkpoints:
             except GridtfError as error:
                 problem = _lines(error)
             except (OSError, tf.errors.OpError) as error:
-                last = f"the one of step {self._saved} is still there"
-                if self._saved is None:
-                    last = "no earlier one is there"
-                problem = (
-                    f"the checkpoint of step {step} cannot be written to {self.folder}\n{_reason(error)}\n"
-                    f"{last}; look at df and your quota, or choose another folder=…"
-                )
+                problem = _lines(self.cannot_write(error, step))
         if self._all_read and not taken_part:
             with tempfile.TemporaryDirectory() as scratch:
                 self._objects.write(str(Path(scratch, PREFIX)))
         return problem
+
+    def cannot_write(self, error: Exception, step: int | None = None) -> GridtfError:
+        """An error about a checkpoint that cannot be written.
+
+        Args:
+            error: Why not.
+            step: Of the checkpoint; None: it is this member's part of the next one.
+        """
+        what = "this task's part of a checkpoint" if step is None else f"the checkpoint of step {step}"
+        last = "no earlier one is there" if self._saved is None else f"the one of step {self._saved} is still there"
+        return GridtfError(
+            f"{what} cannot be written to {self.folder}",
+            why=_reason(error),
+            hint=f"{last}; look at df and your quota, or choose another folder=…",
+        )
 
     def _need_all(self, prefix: str) -> None:
         """Check that files which were written hold every variable that the model and the optimizer have now.
@@ -245,7 +275,10 @@ class Checkpoints:
         self.epoch, self.batch = found.epoch, found.batch
         if self._variable is not None:
             self._variable.assign(found.step)
-        self._say(f"continues from step {found.step}, saved in {found.path}")
+        shared = ", with the leader's state for all" if self._members and not self._members.restored else ""
+        self._say(f"continues from step {found.step}, saved in {found.path}{shared}")
+        if self._members and self._members.group.attached:  # else attach() does
+            self._members.resume()
         return found.step
 
     def _read(self, found: Finished) -> None:
@@ -262,6 +295,8 @@ class Checkpoints:
                 raise ValueError(f"it lacks {some(_names(lost), most=2)}")
             folders.need_none(found, _of_other_types(found.prefix, self._variables))
             objects.read(found.prefix).assert_existing_objects_matched().expect_partial()
+            if self._members:
+                self._members.read(found)
         except (AssertionError, ValueError, tf.errors.OpError) as error:
             why = _reason(error)
             if old and isinstance(error, AssertionError):
@@ -316,12 +351,17 @@ class Checkpoints:
 
 def _named(parts: Mapping[str, Any]) -> dict[str, Any]:
     """A name for each variable, by its place among those of its part, where the variables are known beforehand."""
-    lazy = [name for name, part in parts.items() if name == "optimizer" and not hasattr(part, "build")]
+    lazy = _lazy(parts)
     return {
         f"{name}_{number}": variable
         for name, part in parts.items()
         for number, variable in enumerate(() if name in lazy else variables_of(part))
     }
+
+
+def _lazy(parts: Mapping[str, Any]) -> list[str]:
+    """The optimizers that make their variables in the first step: those of tf.keras.optimizers.legacy."""
+    return [name for name, part in parts.items() if name == "optimizer" and not hasattr(part, "build")]
 
 
 def _tracked(parts: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from gridtf.contract import Task
 from gridtf.training.exchange import SLOTS, TYPES, WEIGHT, LostError, TooLateError
 from gridtf.training.resolver import ClusterResolver
 
-Average = Callable[[Sequence[float], float], list[float]]
+Average = Callable[[Sequence[float], float], tuple[list[float], float]]
 
 
 class Collective:
@@ -56,7 +56,8 @@ class Collective:
         Returns:
             A function of this member's numbers for the others (exchange.encode) and its weight. It sets the variables
             to the weighted mean, unless all weights are 0 or a member with a weight has values that are not finite, and
-            returns the sum of the numbers, in which the weight of such a member is negative. It raises LostError.
+            returns the sum of the numbers, in which the weight of such a member is negative, and how far the variables
+            were from the mean, as a part of its size. It raises LostError.
         """
         wide = any(variable.dtype == tf.float64 for variable in variables)
         dtype = tf.float64 if wide else tf.float32
@@ -77,15 +78,21 @@ class Collective:
             weights = numbers[WEIGHT::SLOTS]
             divisor = tf.reduce_sum(weights)
             changed = tf.reduce_all(weights >= 0) & (divisor > 0)
+            off = size = tf.constant(0, dtype)
             for variable, part in zip(variables, tf.split(total[len(numbers) :], sizes), strict=True):
                 mean = tf.cast(tf.reshape(part / divisor, variable.shape), variable.dtype)
+                off += _size(mean - variable, dtype)
+                size += _size(mean, dtype)
                 variable.assign(tf.where(changed, mean, variable))
-            return numbers
+            return tf.concat([numbers, [tf.sqrt(tf.math.divide_no_nan(off, size))]], 0)
 
         traced = tf.function(exchange)
-        return lambda numbers, weight: _carried_out(
-            lambda: traced(tf.constant(numbers, dtype), tf.constant(weight, dtype))
-        )
+
+        def carried_out(numbers: Sequence[float], weight: float) -> tuple[list[float], float]:
+            *told, distance = _carried_out(lambda: traced(tf.constant(numbers, dtype), tf.constant(weight, dtype)))
+            return told, distance
+
+        return carried_out
 
     def _sum(self, vector: Any) -> Any:
         def replica(part: Any) -> Any:
@@ -93,6 +100,11 @@ class Collective:
             return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, part)
 
         return self._strategy.run(replica, args=(vector,))
+
+
+def _size(values: Any, dtype: Any) -> Any:
+    """The sum of the squares of those that are finite: a constant, such as a mask, may not be."""
+    return tf.reduce_sum(tf.square(tf.cast(tf.where(tf.math.is_finite(values), values, 0), dtype)))
 
 
 class _OneDevice(ClusterResolver):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
+from itertools import zip_longest
 
 from gridtf.errors import GridtfError
 from gridtf.text import some
@@ -32,6 +34,10 @@ class Member(Value):
         wish: Whether a checkpoint was requested from it.
         signature: Of its variables; see signature().
         size: Bytes of its description of them.
+        token: Of an exchange: what it may be kept under in a checkpoint, as the leader chooses; of others any, 0 where
+            they cannot keep their state. When a model is attached: of the checkpoint that was restored; 0: none.
+        due: Whether the leader saves after this exchange; of members whose data have ended, whether it is the first one
+            since their last step.
     """
 
     weight: float = 0.0
@@ -39,10 +45,12 @@ class Member(Value):
     wish: bool = False
     signature: int = 0
     size: int = 0
+    token: int = 0
+    due: bool = False
 
 
 TYPES = ("chief", "master", "worker")  # the types of tasks that are members, in rank order
-SLOTS = 6  # numbers per member
+SLOTS = 8  # numbers per member
 WEIGHT = 0  # the slot of the weight
 
 
@@ -58,7 +66,8 @@ def encode(member: Member, rank: int, world: int) -> list[float]:
         ``world`` times SLOTS numbers, each exact in float32 (the weight nearly): 0 in the slots of other members.
     """
     high, low = divmod(member.signature, 1 << _BITS)
-    own = [member.weight, float(member.done), float(member.wish), float(high), float(low), float(member.size)]
+    flags = [float(member.done), float(member.wish), float(member.due)]
+    own = [member.weight, *flags, float(high), float(low), float(member.size), float(member.token)]
     return [0.0] * (SLOTS * rank) + own + [0.0] * (SLOTS * (world - rank - 1))
 
 
@@ -66,8 +75,8 @@ def decode(vector: Sequence[float]) -> list[Member]:
     """Read the members from the sum of their vectors, in rank order."""
     slots = [vector[start : start + SLOTS] for start in range(0, len(vector), SLOTS)]
     return [
-        Member(weight, done > 0, wish > 0, (round(high) << _BITS) + round(low), round(size))
-        for weight, done, wish, high, low, size in slots
+        Member(weight, done > 0, wish > 0, (round(high) << _BITS) + round(low), round(size), round(token), due > 0)
+        for weight, done, wish, due, high, low, size, token in slots
     ]
 
 
@@ -100,14 +109,15 @@ class Interval:
         clock: Returns seconds.
 
     Attributes:
-        weight: Of the steps since the last exchange.
+        steps: Since the last exchange.
+        weight: Of these steps.
     """
 
     def __init__(
         self, every: int = 20, seconds: float | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._every, self._seconds, self._clock = every, seconds, clock
-        self._steps = 0
+        self.steps = 0
         self._last = 0.0  # when the last exchange was
         self.weight = 0.0
 
@@ -121,36 +131,77 @@ class Interval:
         Returns:
             Whether the member takes part in the next exchange now.
         """
-        self._steps += steps
+        self.steps += steps
         self.weight += weight
-        return is_due(self._steps, self._clock() - self._last, self._every, self._seconds)
+        return self.due(self.steps, self._clock() - self._last)
+
+    def due(self, steps: int, elapsed: float) -> bool:
+        """Whether a member takes part in the next exchange after so many steps, and seconds, since the last one."""
+        return is_due(steps, elapsed, self._every, self._seconds)
 
     def begin(self) -> None:
         """Begin anew, after an exchange."""
-        self._steps, self.weight, self._last = 0, 0.0, self._clock()
+        self.steps, self.weight, self._last = 0, 0.0, self._clock()
 
 
-def difference(descriptions: Mapping[str, str]) -> GridtfError:
-    """Make the error for members with different variables.
+# Who has learned; a hash of words; or of numbers a sum, weighted by their places, and the sum of their sizes.
+Learned = tuple[str, str, float, float]
+BESIDE = " beside the model"  # the end of the names of layers that are not in it
+_ALIKE = 1e-4  # of their size; the same mean differs in its last digits on other hosts
+
+
+def describe(variables: Sequence[str], learned: Sequence[Learned]) -> bytes:
+    """Write down what must be the same in all members.
 
     Args:
-        descriptions: Member -> one line per variable, such as ``dense/kernel float32 [64, 10]``; in rank order. At
-            least two differ.
+        variables: One line for each, such as ``dense/kernel float32 [64, 10]``.
+        learned: What their layers have learned of the data.
     """
-    (first, expected), *others = [(name, text.splitlines()) for name, text in descriptions.items()]
-    other, found = next((name, lines) for name, lines in others if lines != expected)
-    longest = max(len(expected), len(found))
-    pairs = zip(_padded(expected, longest), _padded(found, longest), strict=True)
-    number, mine, theirs = next((number, *pair) for number, pair in enumerate(pairs, 1) if pair[0] != pair[1])
-    return GridtfError(
-        f"{first} and {other} have attached different models",
-        why=f"variable {number} is {mine} at {first}, {theirs} at {other}",
-        hint="build the model by the same lines in every task, and no other model before it",
-    )
+    return json.dumps([learned, variables]).encode()
 
 
-def _padded(lines: list[str], length: int) -> list[str]:
-    return lines + [_NOTHING] * (length - len(lines))
+def difference(descriptions: Mapping[str, str]) -> GridtfError | None:
+    """Make the error for members with different variables, or whose layers have learned different things.
+
+    Args:
+        descriptions: Member -> what describe() has made of its own; in rank order.
+
+    Returns:
+        None where they are alike.
+    """
+    told = {name: json.loads(text) for name, text in descriptions.items()}
+    (first, (learned, expected)), *others = told.items()
+    for other, (theirs, _) in others:
+        mine, its = _named(learned), _named(theirs)
+        # a layer in a dataset may have been adapted by one of them, and have read that from a file in the other
+        both = [name for name in mine | its if not name.endswith(BESIDE) or (name in mine and name in its)]
+        told_of = ((name, pair) for name in both for pair in zip_longest(mine.get(name, ()), its.get(name, ())))
+        if found := next((name for name, pair in told_of if not _alike(*pair)), None):
+            return GridtfError(
+                f"{first} and {other} have adapted {found} to different data",
+                why="what it makes of an input differs, so that the mean of their models would be that of none",
+                hint="adapt layers before group.share(…), or to all of the data",
+            )
+    for other, (_, lines) in others:
+        pairs = enumerate(zip_longest(expected, lines, fillvalue=_NOTHING), 1)
+        for number, (one, another) in (pair for pair in pairs if pair[1][0] != pair[1][1]):
+            return GridtfError(
+                f"{first} and {other} have attached different models",
+                why=f"variable {number} is {one} at {first}, {another} at {other}",
+                hint="build the model by the same lines in every task, and no other model before it",
+            )
+    return None
+
+
+def _named(learned: Sequence[Learned]) -> dict[str, list[Learned]]:
+    return {name: [each for each in learned if each[0] == name] for name, *_ in learned}
+
+
+def _alike(one: Learned | None, other: Learned | None) -> bool:
+    if one is None or other is None or [*one[:2]] != [*other[:2]]:
+        return False
+    size = max(one[3], other[3])
+    return all(abs(mine - theirs) <= _ALIKE * size for mine, theirs in zip(one[2:], other[2:], strict=True))
 
 
 def diverged(culprits: list[str], steps: int) -> GridtfError:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from gridtf.reporting import progress
 from gridtf.training.group import Group
-from gridtf.training.kerascallback import scalars
+from gridtf.training.kerascallback import call_after, scalars
 from gridtf.training.variables import tensorflow_variable
 
 
@@ -25,14 +24,14 @@ class AveragingCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
         self._attached = False
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._attached = False
+        self._attached, self._group.epochs = False, self.params["epochs"]
         if self.model.built:
             self._attach()
         # Keras's own History stands behind the callbacks of the program. What changes weights after the last step,
         # use_ema of an optimizer and callbacks such as EarlyStopping, does so between the two calls that follow it.
         history = self.model.history
-        _call_after(history, "on_epoch_end", self._after_epoch)
-        _call_after(history, "on_train_end", self._after_training)
+        call_after(history, "on_epoch_end", self._after_epoch)
+        call_after(history, "on_train_end", self._after_training)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._first = batch
@@ -58,21 +57,11 @@ class AveragingCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
             self._group.finish()
 
     def _after_training(self, logs: Any = None) -> None:
-        for name in ("on_epoch_end", "on_train_end"):
+        for name in ("on_train_batch_end", "on_epoch_end", "on_train_end"):
             vars(self.model.history).pop(name, None)  # the program gets it, and may pickle it
         self._group.follow()
+        self._group.epochs = None
 
     def _attach(self) -> None:
         self._group.attach(self.model, self.model.optimizer)
         self._attached = True
-
-
-def _call_after(callback: Any, name: str, then: Callable[..., None]) -> None:
-    """Have a function called after a method of this callback, with the same arguments."""
-    method = getattr(callback, name)
-
-    def both(*arguments: Any, **named: Any) -> None:
-        method(*arguments, **named)
-        then(*arguments, **named)
-
-    setattr(callback, name, both)

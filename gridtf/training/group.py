@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
 import linecache
+import secrets
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from gridtf import contract
+from gridtf import contract, reporting
 from gridtf.contract import Task
 from gridtf.errors import GridtfError, UsageError
+from gridtf.text import counted, percent
 from gridtf.training import exchange, shares
 from gridtf.training.exchange import Interval, LostError, Member, TooLateError
 from gridtf.training.variables import built, describe, floating, name_of, tensorflow_variable, variables_of
@@ -21,6 +25,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from gridtf.training.collective import Average
+    from gridtf.training.members import Members
+    from gridtf.training.seen import Seen
+
+Told = TypeVar("Told")
 
 _NOTICE_AFTER = 60.0  # seconds until a member that waits for others says so
 _group: Group | None = None
@@ -43,7 +51,7 @@ class _Alone:
         return list(values)
 
     def average(self, variables: Sequence[Any]) -> Average:
-        return lambda numbers, weight: list(numbers)
+        return lambda numbers, weight: (list(numbers), 0.0)
 
 
 _ALONE: Link = _Alone()
@@ -62,6 +70,8 @@ class Group:
             members.
         on_agreed_checkpoint: Called in finish() after an exchange that has set agreed_checkpoint, since a member whose
             data have ended makes no steps after which it could look; None: nothing.
+        keeper: Keeps the members' own states in checkpoints; None: nothing does.
+        epochs: Those that ``fit`` trains for; None: unknown.
     """
 
     def __init__(
@@ -73,20 +83,26 @@ class Group:
         *,
         optimizer_state: bool = False,
         wish: Callable[[], bool] = lambda: False,
+        seen: Seen | None = None,
     ) -> None:
         self.members = tuple(members)
         self.rank = rank
         self.exchanged = False
         self.agreed_checkpoint = False
         self.on_agreed_checkpoint: Callable[[], object] | None = None
+        self.keeper: Members | None = None
+        self.epochs: int | None = None
         self._link = link
         self._interval = interval or Interval()
         self._optimizer_state = optimizer_state
         self._wish = wish
+        self._seen = seen
         self._average: Average | None = None
         self._find: Callable[[], list[Any]] = list
         self._attached: dict[int, Any] = {}  # by id, in the order of the vector
         self._steps = 0  # since the beginning
+        self._exchanges = 0
+        self._distance = 0.0  # from the mean, at the last of them
         self._finished = False
 
     def attach(self, model: Any, optimizer: Any = None) -> None:
@@ -124,11 +140,25 @@ class Group:
                 )
             self._finished = False
             return
-        self._compare(variables)
+        self._compare(variables, self._seen.learned(model) if self._seen else [])
         self._find, self._attached = find, {id(variable): variable for variable in variables}
         self._average = self._link.average([tensorflow_variable(variable) for variable in variables])
-        self.follow()
+        restored = self.keeper.restored if self.keeper else 0
+        members = self._exchange(Member(weight=float(self.rank == 0), token=restored))  # as follow()
         self._finished = False
+        if self.keeper and all(member.token == restored for member in members):
+            self.keeper.resume()
+        elif restored:
+            print("gridtf: the members see different checkpoints: they go on with the leader's", flush=True)
+
+    def resume(self, steps: int, weight: float) -> None:
+        """Go on between two exchanges: a member's own state was restored.
+
+        Args:
+            steps: Since the last exchange.
+            weight: Of these steps.
+        """
+        self._interval.steps, self._interval.weight = steps, weight
 
     def follow(self) -> None:
         """Give all members the leader's values. All of them call this; callback() does at the end of ``fit``.
@@ -163,8 +193,12 @@ class Group:
         self._need_attached()
         self.exchanged = self._finished = False
         self._steps += number
+        if self.keeper:
+            self.keeper.kept = None
         if self._interval.add(number, weight):
-            self._exchange(Member(weight=self._interval.weight))
+            due = self.keeper is not None and self.keeper.saved.due(number)
+            own = Member(weight=self._interval.weight, token=self._token(), due=due)
+            self._keep(self._exchange(own, of_steps=True))
             self.exchanged = True
 
     def finish(self) -> None:
@@ -176,9 +210,16 @@ class Group:
         Raises:
             GridtfError: As step().
         """
+        first = self.keeper
         while not self._finished:
-            members = self._exchange(Member(weight=self._interval.weight, done=True))
+            steps, weight = self._interval.steps, self._interval.weight
+            before = first.take(steps, weight) if first else None
+            due = first is not None and (self.rank > 0 or first.saved.due(0))
+            own = Member(weight=weight, done=True, token=self._token(), due=due)
+            members = self._exchange(own, of_steps=weight > 0)
             self._finished = all(member.done for member in members)
+            self._keep(members, before)
+            first = None
             if self.agreed_checkpoint and self.on_agreed_checkpoint is not None:
                 self.on_agreed_checkpoint()
 
@@ -214,6 +255,35 @@ class Group:
         parts = tuple(shares.part(each, self.rank, len(self.members)) for each in data)
         return parts[0] if len(parts) == 1 else parts
 
+    def told(self) -> dict[str, Any]:
+        """What `gridtf status` and the verdict tell: exchanges, steps, this member's distance from the mean before the
+        last exchange, as a part of that; and whether an exchange was due, but none was made."""
+        seen = self._seen
+        if self._exchanges or seen is None:
+            return {"exchanges": self._exchanges, "steps": self._steps, "distance": self._distance}
+        elapsed = time.monotonic() - (seen.since or time.monotonic())
+        return {"exchanges": 0, "steps": seen.steps, "due": seen.steps > 0 and self._interval.due(seen.steps, elapsed)}
+
+    def tell(self) -> None:
+        """At the end of the program: into its log, and to the agent."""
+        if getattr(sys, "last_value", None) is not None:  # an exception has ended it: that comes last in its log
+            return
+        told = self.told()
+        reporting.finish(told["steps"])
+        steps = counted(told["steps"], "step")
+        if told["exchanges"]:
+            far = f"{self.members[self.rank]} was {percent(told['distance'])} from the mean"
+            line = f"averaging made {counted(told['exchanges'], 'exchange')} in {steps}; before the last one {far}"
+        else:
+            line = f"nothing was averaged in {steps}: {contract.TO_AVERAGE}" if told["due"] else ""
+        if line:
+            print(f"gridtf: {line}", file=sys.stderr, flush=True)
+
+    @property
+    def attached(self) -> bool:
+        """Whether a model was attached."""
+        return self._average is not None
+
     def __enter__(self) -> Self:
         return self
 
@@ -221,8 +291,8 @@ class Group:
         if kind is None and self._average is not None:
             self.finish()
 
-    def _exchange(self, own: Member) -> list[Member]:
-        """Take part in an exchange; returns what all members have told."""
+    def _exchange(self, own: Member, *, of_steps: bool = False) -> list[Member]:
+        """Take part in an exchange; returns what all members have told. of_steps: this member has made steps before."""
         average = self._need_attached()
         late = [variable for variable in self._find() if id(variable) not in self._attached]
         if late:
@@ -231,12 +301,37 @@ class Group:
                 hint="build the whole model before it is attached: call it once, or model.build(input_shape)",
             )
         own = own.replace(wish=self._wish())
-        members = exchange.decode(self._told(lambda: average(self._encode(own), own.weight)))
+        numbers, distance = self._told(lambda: average(self._encode(own), own.weight))
+        members = exchange.decode(numbers)
         if culprits := [name for name, member in zip(self.members, members, strict=True) if member.weight < 0]:
             raise exchange.diverged(culprits, self._steps)
+        if of_steps:
+            self._exchanges, self._distance = self._exchanges + 1, distance
         self.agreed_checkpoint = any(member.wish for member in members)
         self._interval.begin()
         return members
+
+    def _token(self) -> int:
+        return 0 if self.keeper is None else 1 + secrets.randbits(23)
+
+    def _keep(self, members: Sequence[Member], before: dict[str, Any] | None = None) -> None:
+        """Keep the members' own states, if the leader saves after the exchange in which they have told this.
+
+        Args:
+            members: What they have told.
+            before: This member's state before the exchange, where its data have ended.
+        """
+        end = all(member.done and member.due for member in members)
+        due = end or (members[0].due and not members[0].done) or self.agreed_checkpoint
+        if self.keeper is None or not due or not all(member.token for member in members):
+            return
+        same = frozenset(id(tensorflow_variable(variable)) for variable in self._attached.values())
+        problem = self.keeper.write(members[0].token, before if end and before else self.keeper.take(0, 0.0, same))
+        told = self._told(lambda: self._link.total(self._encode(Member(wish=bool(problem)))))
+        if problem:
+            raise problem
+        if any(member.wish for member in exchange.decode(told)):
+            self.keeper.kept = None
 
     def _need_attached(self) -> Average:
         if self._average is None:
@@ -246,9 +341,10 @@ class Group:
             )
         return self._average
 
-    def _compare(self, variables: Sequence[Any]) -> None:
-        """Check that all members have the same variables, before their vectors are summed."""
-        text = "\n".join(describe(variable) for variable in variables).encode()
+    def _compare(self, variables: Sequence[Any], learned: Sequence[exchange.Learned]) -> None:
+        """Check that all members have the same variables, before their vectors are summed; and that layers have learned
+        the same of the data."""
+        text = exchange.describe([describe(variable) for variable in variables], learned)
         own = Member(signature=exchange.signature(text), size=len(text))
         members = exchange.decode(self._told(lambda: self._link.total(self._encode(own))))
         if len({member.signature for member in members}) == 1:
@@ -259,12 +355,13 @@ class Group:
         everyone = self._told(lambda: self._link.total(places))
         texts = [everyone[width * rank : width * rank + member.size] for rank, member in enumerate(members)]
         decoded = (bytes(map(round, text)).decode() for text in texts)
-        raise exchange.difference(dict(zip(self.members, decoded, strict=True)))
+        if different := exchange.difference(dict(zip(self.members, decoded, strict=True))):
+            raise different
 
     def _encode(self, own: Member) -> list[float]:
         return exchange.encode(own, self.rank, len(self.members))
 
-    def _told(self, operation: Callable[[], list[float]]) -> list[float]:
+    def _told(self, operation: Callable[[], Told]) -> Told:
         try:
             return operation()
         except LostError as error:
@@ -297,11 +394,17 @@ def averaging(every: int = 20, seconds: float | None = None, optimizer_state: bo
         )
     task = contract.own_task()
     members = _members(task)
-    rank, link = 0, _ALONE
+    rank, link, seen = 0, _ALONE, None
     if task is not None and len(members) > 1:
         rank, link = members.index(task.name), _connected(task)
+        from gridtf.training.seen import Seen
+
+        seen = Seen()
     interval, wish = Interval(every, seconds), contract.checkpoint_requested
-    _group = Group(members, rank, link, interval, optimizer_state=optimizer_state, wish=wish)
+    _group = Group(members, rank, link, interval, optimizer_state=optimizer_state, wish=wish, seen=seen)
+    if seen:
+        reporting.also("averaging", _group.told)
+        atexit.register(_group.tell)
     return _group
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gridtf.errors import UsageError
 from gridtf.reporting import progress
+from gridtf.training.group import current as current_group
 from gridtf.training.variables import tensorflow_variable
 
 if TYPE_CHECKING:
@@ -44,12 +45,22 @@ def make_callback(saved: Checkpoints, model: Any) -> Any:
     if by_epoch:
         return Saving()
 
+    averaged = current_group() is not None
+
     class SavingBatches(Saving):
+        def on_train_begin(self, logs: Any = None) -> None:
+            del logs
+            if averaged:  # after group.callback(), wherever that stands: Keras's own History stands behind all
+                call_after(self.model.history, "on_train_batch_end", self._after_batch)
+
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if not averaged:
+                self._after_batch(batch, logs)
+
+        def _after_batch(self, batch: int, logs: Any = None) -> None:
             del logs
             counter.batches(batch + 1)
-            if counter.cut_short:
-                self.model.stop_training = True
+            self.model.stop_training |= counter.cut_short
 
     return SavingBatches()
 
@@ -123,6 +134,17 @@ def _callback_class(model: Any, function: str) -> Any:
     raise UsageError(f"{function}() is for models of Keras: {type(model).__name__} is none", hint=hint)
 
 
+def call_after(callback: Any, name: str, then: Callable[..., None]) -> None:
+    """Have a function called after a method of this callback, with the same arguments."""
+    method = getattr(callback, name)
+
+    def both(*arguments: Any, **named: Any) -> None:
+        method(*arguments, **named)
+        then(*arguments, **named)
+
+    setattr(callback, name, both)
+
+
 class EpochCounter:
     """Counts the batches of ``fit``.
 
@@ -159,6 +181,7 @@ class EpochCounter:
         if size is None:
             saved.batch = 0  # where it was interrupted is unknown: it begins anew
         self._size, self._before, self._done = size, saved.batch, 0
+        saved.size = size
         self.cut_short = False
 
     def batches(self, done: int) -> None:

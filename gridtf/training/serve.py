@@ -1,4 +1,5 @@
-"""``python -m gridtf.training.serve``: runs a task without user code, a server of TensorFlow or tf.data service."""
+"""``python -m gridtf.training.serve MODULE …``: runs a task without user code, a server of TensorFlow (which knows the
+operations of these modules) or of the tf.data service."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from gridtf.training.servers import serve
 
 if __name__ == "__main__":
     try:
-        serve()
+        serve(modules=sys.argv[1:])
     except GridtfError as error:
         print("gridtf:", str(error).replace("\n", "\n  "), file=sys.stderr)
         sys.exit(error.exit_code)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -121,22 +123,30 @@ def start_server(task: Task, config: Any = None) -> Any:
     return _started[0]
 
 
-def serve(task: Task | None = None) -> NoReturn:
+def serve(task: Task | None = None, modules: Sequence[str] = ()) -> NoReturn:
     """Run the server of a task without user code until a signal ends the process. A ps sees no GPU.
 
     It is a TensorFlow server, or the dispatcher or a worker of the tf.data service.
 
     Args:
         task: The task; None: this process's.
+        modules: Imported before: those with operations of their own, which a graph may place here.
 
     Raises:
         GridtfError: When the server cannot be started (see start_server) or ends by itself.
+        ImportError: A module cannot be imported, or what it does then has failed.
     """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # may have been inherited as ignored
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # requests for checkpoints concern tasks with user code
     task = task or contract.task()
     if task.type == "ps":
         os.environ.update(dict.fromkeys(_VISIBLE, ""))  # read once, when TensorFlow is imported
+    sys.path += [str(Path.cwd())] if modules else []  # where the user's own are
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # such as those of operations for another TensorFlow
+            raise ImportError(f"serve_imports: {module} cannot be imported on this host: {error}") from error
     if task.type in contract.DATA_TYPES:
         from gridtf.training import data
 

@@ -12,7 +12,7 @@ def variables_of(model: Any) -> list[Any]:
     """The variables of a model or an optimizer, or of a list. Metrics of Keras have others.
 
     Raises:
-        GridtfError: When it is nothing with variables.
+        GridtfError: When it is nothing with variables, or these are not TensorFlow's.
     """
     if isinstance(model, list | tuple):
         return list(model)
@@ -22,7 +22,13 @@ def variables_of(model: Any) -> list[Any]:
             hint="it must be a Keras model, a tf.Module or a list of variables",
         )
     found = [*_own(model), *(_inside(vars(model), {id(model)}) if _is_module(model) else ())]
-    return list({id(tensorflow_variable(variable)): variable for variable in found}.values())
+    own = {id(tensorflow_variable(variable)): variable for variable in found}
+    if not all(hasattr(tensorflow_variable(variable), "read_value") for variable in found):
+        raise GridtfError(
+            f"the variables of {type(model).__name__} are not TensorFlow's: Keras has another backend",
+            hint="save it by a callback of Keras, in every task, each into a file of its own",
+        )
+    return list(own.values())
 
 
 def trainable_of(model: Any) -> list[Any]:

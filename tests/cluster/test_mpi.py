@@ -57,12 +57,19 @@ mean = np.empty_like(gradient)
 world.Allreduce(gradient, mean)
 print(world.rank, world.size, rank, (mean / world.size).tolist(), flush=True)
 """
-# Argument: what rank 2, the first on n2, does when all are there.
+# Argument: what rank 2, the first on n2, does when all are there. No rank sends anything before all have left MPI_Init:
+# under srun --mpi=pmix, on a busy machine, the first message of one has reached another that was still in there, which
+# died of SIGSEGV (Open MPI 4.1.4, PMIx 4.2.2, Slurm 24.11: mca_btl_tcp calls a function that is not set yet).
 FAULTS = """
 import os, sys, time
+import mpi4py
+mpi4py.rc.threads = False  # else ranks send in MPI_Init
 from mpi4py import MPI
 
-world = MPI.COMM_WORLD
+world, begun = MPI.COMM_WORLD, os.environ["OUTPUT_DIR"] + "/begun-" + os.environ["GRIDTF_ATTEMPT"] + "-"
+open(begun + str(world.rank), "w").close()
+while not all(os.path.exists(begun + str(rank)) for rank in range(world.size)):
+    time.sleep(0.1)
 world.Barrier()
 print("ready", world.rank, world.size, flush=True)
 if sys.argv[1] == "raise at first" and os.environ["GRIDTF_ATTEMPT"] == "2":
@@ -155,7 +162,7 @@ def test_end_of_a_world_has_its_first_cause(bed: Bed, kind: str, how: str) -> No
     job = submit(bed, kind, FAULTS, how)
     state, reason = "FAILED", ""
     if how == "raise":
-        reason = "worker:2 on n2: ValueError: the loss is not a number (program.py:12)"
+        reason = "worker:2 on n2: ValueError: the loss is not a number (program.py:17)"
     elif how == "abort":
         reason = "worker:2 on"
     elif how == "exit":

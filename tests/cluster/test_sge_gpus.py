@@ -94,6 +94,30 @@ def test_gpus_counted_per_job_need_one_host(sge: Bed) -> None:
     assert "gpujob counts per job" in refused(sge, "--pe", "two", "--nodes", "2", *words)
 
 
+def test_gpus_of_a_job_all_have_a_task(sge: Bed) -> None:
+    """A slot requests the GPUs of its task; a resource that counts per job requests those of the host."""
+    asked = ("--workers", "1", "--gpus-per-node", "2")
+    message = refused(sge, "--pe", "smp", "--gpu-resource", "gpujob", *asked, "--gpus-per-task", "1")
+    assert "1 training task with 1 GPU would leave 1 of 2 GPUs without a task" in message
+    assert "write --gpus-per-task 2 or --gpus-per-node 1" in message
+    tell = ("--", "bash", "-c", "echo on $CUDA_VISIBLE_DEVICES")
+    job = ClusterJob(sge, "--scheduler", "sge", "--env", "PYTHONPATH", *asked, *tell)
+    of_three = ("--workers", "3", "--gpus-per-node", "2", "--pe", "rr")
+    other = ClusterJob(sge, "--scheduler", "sge", "--env", "PYTHONPATH", *of_three, *tell)
+    assert job.verdict()["state"] == other.verdict()["state"] == "COMPLETED"
+    assert list(job.logs().values()) == ["on 0,1\n"]
+    assert [len(text.split(",")) for text in other.logs().values()] == [1, 1, 1]
+    assert "no task uses" not in job.output + other.output
+
+
+def test_gpus_that_only_the_allocation_tells_are_noted(sge: Bed) -> None:
+    folder = Folder(sge, "more-than-needed")
+    runs = "".join(f"gridtf_run {words} -- {TASK}\n" for words in ("--gpus-per-node 1", "--workers 1"))
+    job = folder.qsub(RUN + runs, "-l", "gpu=2", "-q", "all.q@n1").ended()
+    found = [parse_tasks("".join(logs(run))) for run in folder.runs(job.id)]
+    assert sorted(len(task.gpus) for tasks in found for task in tasks.values()) == [1, 2]
+
+
 def test_slots_for_a_fixed_rule_are_named(sge: Bed) -> None:
     words = ("--pe", "two", "--workers", "3", "--gpus-per-task", "1", "--gpu-resource", "gpushare")
     assert "3 is not a multiple of that" in (message := refused(sge, *words))

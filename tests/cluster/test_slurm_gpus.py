@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from tests.support.cluster import Bed
-from tests.support.clusterjobs import ClusterJob
+from tests.support.clusterjobs import ClusterJob, refused
+from tests.support.clusterscripts import RUN, TASK, Folder, logs, parse_tasks
 
 # The devices have no driver: opening one fails with "No such device", or otherwise if a control group forbids it.
 LOOK = """
@@ -60,3 +61,34 @@ def test_two_jobs_with_constrained_devices_both_count_from_0(constrained_slurm: 
     assert {(host, gpu) for host, gpu, _ in one} == {(host, gpu) for host, gpu, _ in other} == expected
     assert [opens for _, _, opens in one] == [{"0", "1"}] * 4
     assert [opens for _, _, opens in other] == [{"2", "3"}] * 4
+
+
+def test_gpus_of_a_job_all_have_a_task(slurm: Bed) -> None:
+    asked = ("--workers", "1", "--gpus-per-node", "4")
+    message = refused(slurm, *asked, "--gpus-per-task", "1")
+    assert "1 training task with 1 GPU would leave 3 of 4 GPUs without a task" in message
+    assert "write --gpus-per-task 4 or --gpus-per-node 1" in message
+    job = ClusterJob(slurm, "--scheduler", "slurm", *asked, "--", "bash", "-c", "echo on $CUDA_VISIBLE_DEVICES")
+    assert job.verdict()["state"] == "COMPLETED"
+    assert list(job.logs().values()) == ["on 0,1,2,3\n"]
+
+
+def test_gpus_that_only_the_allocation_tells_are_noted(slurm: Bed) -> None:
+    """A number of hosts that Slurm chooses, and scripts that run in more than they need."""
+    words = ("--nodes", "1-2", "--workers", "3", "--gpus-per-node", "4", "--native=--nodes=2")
+    job = ClusterJob(slurm, "--scheduler", "slurm", *words, "--", "true")
+    assert job.verdict()["state"] == "COMPLETED"
+    note = "no task uses 5 of 8 GPUs: 2 on n1, 3 on n2"
+    assert note in job.gridtf("status").stdout
+    assert f"gridtf: {note}\n" in job.output
+    folder = Folder(slurm, "more-than-needed")
+    runs = "".join(f"gridtf_run {words} -- {TASK}\n" for words in ("--gpus-per-node 2", "--workers 1", "--workers 3"))
+    script = folder.sbatch(RUN + runs, "--nodes=1", "--gpus-per-node=4").ended()
+    found = [parse_tasks("".join(logs(run))) for run in folder.runs(script.id)]
+    assert sorted(sorted(task.gpus for task in tasks.values()) for tasks in found) == [
+        [("0",), ("1",)],
+        [("0",), ("1",), ("2",)],
+        [("0", "1", "2", "3")],
+    ]
+    notes = re.findall(r"^gridtf: no task uses (.*)", script.output, re.MULTILINE)
+    assert notes == ["2 of 4 GPUs: 2 on n1", "1 of 4 GPUs: 1 on n1"], script.output

@@ -54,6 +54,33 @@ def test_request_beyond_the_site_is_refused(slurm: Bed, words: list[str], pieces
     assert all(piece in error for piece in pieces), error
 
 
+@pytest.mark.parametrize(
+    ("variable", "word"),
+    [
+        ("SBATCH_NO_KILL=1", "--native=--no-kill"),
+        ("SBATCH_EXCLUSIVE=1", "--native=--exclusive"),
+        ("SBATCH_GPUS=5", "--gpus"),
+        ("SBATCH_GRES=gpu:9", "--gpus-per-node"),
+    ],
+)
+def test_refused_variable_of_the_environment_is_named(slurm: Bed, variable: str, word: str) -> None:
+    name, _, value = variable.partition("=")
+    error = refused(slurm, "--nodes", "2", "--gpus-per-node", "2", env={"SBATCH_QOS": "", name: value})
+    assert error.startswith(f"gridtf: {name}: Slurm refuses '{value}' in the environment: "), error
+    assert error.endswith(f"unset {name}; what a job needs is written as {word}\n"), error
+
+
+def test_variables_that_the_environment_adds_or_keeps_from_a_job_are_told(slurm: Bed) -> None:
+    env = {"SBATCH_EXPORT": "NONE", "SBATCH_GPUS_PER_NODE": "2", "MINE": "1"}
+    show = "${MINE:-none} $CUDA_VISIBLE_DEVICES"
+    job = ClusterJob(slurm, *SLURM, "--nodes", "1", "--", "/bin/bash", "-c", f"echo {show}", env=env)
+    told = job.submitted.stderr
+    assert job.verdict()["state"] == "COMPLETED"
+    assert "SBATCH_EXPORT=NONE keeps this shell's PATH and other variables from the job: unset it, or set" in told
+    assert "SBATCH_GPUS_PER_NODE=2 in the environment adds --gpus-per-node=2 to the job" in told
+    assert sorted(job.logs().values()) == ["none 0\n", "none 1\n"]
+
+
 def test_submit_without_sbatch(slurm: Bed) -> None:
     env = {**GRIDTF_ENVIRON, "PATH": "/nowhere"}
     command = [sys.executable, *GRIDTF[1:], "submit", *SLURM, "--nodes", "1", "--", sys.executable, "-V"]

@@ -553,7 +553,7 @@ class Odd(Exception):
 raise Odd
 """,
     ),
-    Raising("a message of 1 MiB", f"ValueError: {'x' * 300} (train.py:1)", 'raise ValueError("x" * (1 << 20))\n'),
+    Raising("a message of 1 MiB", f"ValueError: {'x' * 300}… (train.py:1)", 'raise ValueError("x" * (1 << 20))\n'),
     Raising(
         "a `tf.function` raises with a tensor of 1 MB in the message",
         "ValueError: bad values: (train.py:5)",

@@ -422,7 +422,7 @@ FAULTS = (
         words=("--workers", "1", "--evaluator"),
     ),
     Fault(
-        "long-message", "an exception with a message of 9,000 characters", f"{_CULPRIT}ValueError: {'x' * 300}{_PLACE}"
+        "long-message", "an exception with a message of 9,000 characters", f"{_CULPRIT}ValueError: {'x' * 300}…{_PLACE}"
     ),
     Fault(
         "strange-message",

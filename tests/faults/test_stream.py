@@ -141,9 +141,11 @@ while True:
 
 def test_strangers_at_the_launcher_s_port_are_named_and_change_nothing(launch: Launch) -> None:
     """For the whole life of a job, which is longer than they get to prove themselves."""
-    first = launch("true", hosts=TWO_HOSTS)
-    old = bytes.fromhex(listener(first)["secret"])
+    first = launch("bash", "-c", UNTIL_GO, hosts=TWO_HOSTS)
+    old = bytes.fromhex(listener(first)["secret"])  # which goes with the launcher
+    (first.folder / "go").touch()
     assert first.verdict()["state"] == "COMPLETED"
+    (first.folder / "go").unlink()
     job = launch("bash", "-c", f"echo hello; {UNTIL_GO}", hosts=TWO_HOSTS)
     until(lambda: len(job.run.attempts()) == 2, "the second attempt")
     port = listener(job)["port"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
 import sys
 from contextlib import ExitStack
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gridtf.training.checkpointfolder import newest
 from tests.support.fixtures import Launch
 from tests.support.tasks import LIMIT, Cluster
 
@@ -135,6 +138,13 @@ told["fit"] = [v.numpy().tolist() for v in floats]
 told["batches"] = group._steps
 told["iterations"] = int(model.optimizer.iterations)
 told["seeds"] = [v.numpy().tolist() for v in model.variables if "float" not in v.dtype]
+tf.random.set_seed(None)
+first.share(tf.data.Dataset.range(7).repeat().shuffle(7))  # endless: no order is another's
+told["seeded"] = [int(number) for number in first.share(tf.data.Dataset.range(7).shuffle(7, seed=1))]
+try:
+    first.share(tf.data.Dataset.range(7).shuffle(7).map(lambda number: number + 1))
+except GridtfError as error:
+    told["without a seed"] = str(error).splitlines()[0]
 
 with open(f"{os.environ['OUTPUT_DIR']}/{first.rank}.json", "w") as file:
     json.dump(told, file)
@@ -169,6 +179,9 @@ def test_members_of_three_tasks(launch: Launch) -> None:
     assert [told["share"] for told in found] == [[0, 3, 6], [1, 4], [2, 5]]
     assert [told["arrays"] for told in found] == [[0, 3, 6], [1, 4], [2, 5]]
     assert {told["too few"] for told in found} == {"group.share(): 1 examples (or batches) for 3 tasks"}
+    assert sorted(number for told in found for number in told["seeded"]) == [*range(7)]
+    without = "group.share(): this dataset is shuffled without a seed, in another order in each task"
+    assert {told["without a seed"] for told in found} == {without}
     # fit
     assert [told["batches"] for told in found] == [8, 16, 24]
     assert [told["iterations"] for told in found] == [8, 16, 24]
@@ -209,6 +222,78 @@ group = training.averaging(every=5)
 """
 
 
+# What layers have learned, and a training in which nothing is averaged.
+LEARNED = """
+import contextlib
+from gridtf import GridtfError, training
+group = training.averaging(every=2)
+import keras
+import numpy as np
+import tensorflow as tf
+
+words = ["a b", "b c", "c d", "d e"]
+text = keras.layers.TextVectorization()
+text.adapt(group.share(words))  # too late
+lookup = keras.layers.StringLookup()
+if group.rank == 0:  # the other task has it from a file
+    lookup.adapt(words)
+x = np.random.default_rng(1).normal(size=(64, 4)).astype("float32")
+order = np.random.default_rng(group.rank).permutation(64)
+norm = keras.layers.Normalization()
+norm.adapt(x[order] - x.mean(0))
+
+def built(*layers):
+    keras.utils.set_random_seed(group.rank)
+    model = keras.Sequential([*layers, keras.layers.BatchNormalization(), keras.layers.Dropout(0.5)])
+    model.build((None, 4))
+    return model
+
+try:
+    group.attach(built(norm))
+except GridtfError as error:
+    print("refused:", str(error).splitlines()[0], flush=True)
+group._seen._adapted = {key: each for key, each in group._seen._adapted.items() if each is not text}
+other = training.group.Group(group.members, group.rank, group._link, group._interval, seen=group._seen)
+other.attach(built(norm))
+print("attached", flush=True)
+class Late(tf.Module):
+    def __init__(self):
+        self.v = tf.Variable([1.0])
+        keys = tf.constant(["a"])
+        with contextlib.suppress(Exception):
+            self.table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
+        self.table.insert(keys, tf.constant([group.rank], tf.int64))
+third = training.group.Group(group.members, group.rank, group._link, group._interval, seen=group._seen)
+try:
+    third.attach(Late())
+except GridtfError as error:
+    print("refused:", str(error).splitlines()[0], flush=True)
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(x, x[:, :1], batch_size=16, epochs=2, verbose=0)  # without group.callback()
+"""
+
+
+def test_layers_that_have_learned_other_things_are_refused_and_what_is_never_averaged_is_told(
+    tmp_path: Path, launch: Launch
+) -> None:
+    tasks = {"worker": {"count": 2}}
+    job = launch(sys.executable, "-c", LEARNED, tasks=tasks, tasks_per_node=2, cpus_per_task=1, env=QUIET)
+    verdict = job.verdict(LIMIT)
+    logs = [log.read_text() for log in sorted(job.attempt.logs.iterdir())]
+    assert verdict["state"] == "COMPLETED", logs
+    for said in logs:
+        assert re.findall(r"^(?:refused|attached).*", said, re.MULTILINE) == [
+            "refused: worker:0 and worker:1 have adapted text_vectorization (TextVectorization) beside the model to"
+            " different data",
+            "attached",
+            "refused: worker:0 and worker:1 have adapted lookup table 1 to different data",
+        ]
+        assert "gridtf: nothing was averaged in 8 steps: fit needs callbacks=[group.callback()]" in said
+    assert verdict["reason"].endswith("; nothing was averaged: 2 tasks made 8 steps, each by itself")
+    assert verdict["hint"].startswith("fit needs callbacks=[group.callback()]")
+
+
 def test_faults_of_members_are_clear_errors(tmp_path: Path) -> None:
     (tmp_path / "faults.py").write_text(FAULTS)
     (tmp_path / "late.py").write_text(LATE)
@@ -247,3 +332,106 @@ def test_averaging_that_is_called_too_late_says_which_line_to_move(tmp_path: Pat
         "move this line to right after the imports: group = training.averaging(every=5)",
     ]
     assert "MultiWorkerMirroredStrategy" not in said
+
+
+# An epoch has 9 batches. What each member ends with, down to the last bit, is in the last line of its log.
+RESUMED = """
+import hashlib, os, signal, sys
+from gridtf import training
+group = training.averaging(every=4)
+import keras, numpy as np, resource, tensorflow as tf
+how, upto = sys.argv[1], int(sys.argv[2])
+keras.utils.set_random_seed(1 + group.rank)
+layers = keras.layers
+wide = 400 if how == "limited" else 4
+model = keras.Sequential([layers.Dense(wide), layers.BatchNormalization(), layers.Dropout(0.3), layers.Dense(1)])
+model.build((None, wide))
+model.compile(keras.optimizers.Adam(0.01), "mse")
+saved = training.checkpoint(model, folder=os.environ["FOLDER"])
+x = np.random.default_rng(group.rank).normal(size=(720, wide)).astype("float32")
+y = np.sin(x.sum(1, keepdims=True))
+if how == "limited":
+    group.attach(model)
+    if group.rank == 1:  # less than the moments of Adam
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+    group.step()
+    saved.after_step()
+    group.finish()
+    saved.save()
+elif how == "loop":
+    group.attach(model)
+    while saved.step < upto:
+        if (saved.step, group.rank) == (5, 1) and "REQUEST" in os.environ:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        batch = slice(8 * saved.step, 8 * saved.step + 8)
+        model.train_on_batch(x[batch], y[batch])
+        group.step(1 + group.rank)
+        saved.after_step()
+    group.finish()
+    saved.save()
+else:
+    calls = [group.callback(), saved.callback()][:: 1 if how == "fit" else -1]
+    model.fit(x[:72], y[:72], batch_size=8, epochs=upto, initial_epoch=saved.epoch, shuffle=False, verbose=0,
+              callbacks=calls)
+ends = [variable.numpy() for variable in [*model.variables, *model.optimizer.variables]]
+print(saved.step, hashlib.sha256(b"".join(value.tobytes() for value in ends)).hexdigest(), flush=True)
+"""
+
+
+def resumed(launch: Launch, place: Path, *arguments: str, workers: int = 2, **env: str) -> tuple[list[str], list[str]]:
+    """Run the program above: the state and the reason of the job's verdict, and the log of each member."""
+    place.mkdir()
+    (place.parent / "resumed.py").write_text(RESUMED)
+    command = (sys.executable, str(place.parent / "resumed.py"), *arguments)
+    tasks = {"worker": {"count": workers, "cpus": 1}}
+    job = launch(*command, folder=place, env={**QUIET, **env}, tasks=tasks, tasks_per_node=workers)
+    verdict = job.verdict(LIMIT)
+    return [verdict["state"], verdict["reason"]], [
+        job.attempt.task_log("worker", index).read_text() for index in range(workers)
+    ]
+
+
+def ends(told: tuple[list[str], list[str]]) -> list[str]:
+    assert told[0][0] == "COMPLETED", told
+    # averaging tells the exchanges after the program's last line
+    return [next(iter(re.findall(r"^\d+ [0-9a-f]{64}$", log, re.M))) for log in told[1]]
+
+
+def test_fit_that_is_resumed_is_the_uninterrupted_one(launch: Launch, tmp_path: Path) -> None:
+    folder, other = str(tmp_path / "checkpoints"), str(tmp_path / "others")
+    first = ends(resumed(launch, tmp_path / "first", "fit", "2", FOLDER=folder))
+    assert first[0].startswith("18 ")  # between two exchanges
+    parts = ends(resumed(launch, tmp_path / "second", "fit", "4", FOLDER=folder))
+    whole = ends(resumed(launch, tmp_path / "whole", "reversed", "4", FOLDER=other))  # callbacks in any order
+    assert parts == whole
+    assert len({*whole}) == 2  # each has moments of its own
+    assert sorted(os.listdir(other)) == ["step-20", "step-28", "step-36"]  # and nothing else
+
+
+def test_loop_that_was_asked_for_a_checkpoint_goes_on_as_if_it_were_not(launch: Launch, tmp_path: Path) -> None:
+    """Then three members go on from a damaged one."""
+    folder, other = tmp_path / "checkpoints", str(tmp_path / "other")
+    verdict, logs = resumed(launch, tmp_path / "first", "loop", "19", FOLDER=str(folder), REQUEST="1")
+    assert verdict[0] == "SAVED", logs
+    assert os.listdir(folder) == ["step-8"]
+    parts = ends(resumed(launch, tmp_path / "second", "loop", "19", FOLDER=str(folder)))
+    assert parts == ends(resumed(launch, tmp_path / "whole", "loop", "19", FOLDER=other))
+    os.truncate(folder / "step-19" / "member-1-of-2.data-00000-of-00001", 10)
+    told = resumed(launch, tmp_path / "three", "loop", "21", workers=3, FOLDER=str(folder))
+    assert {line.split()[0] for line in ends(told)} == {"21"}
+    skipped = (
+        rf"gridtf: skips a checkpoint: {folder}/step-19 is damaged: member-1-of-2.data-\S+ has 10 bytes, not \d+\n"
+    )
+    assert re.search(skipped, told[1][0])
+    assert f"gridtf: continues from step 8, saved in {folder}/step-8, with the leader's state for all\n" in told[1][0]
+
+
+def test_member_that_cannot_write_its_part_ends_the_job_and_says_why(launch: Launch, tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    verdict, logs = resumed(launch, tmp_path / "job", "limited", "1", FOLDER=str(folder))
+    assert verdict[0] == "FAILED", logs
+    assert f"this task's part of a checkpoint cannot be written to {folder}\n" in logs[1]
+    assert "File too large" in logs[1]
+    assert "\nno earlier one is there; look at df and your quota, or choose another folder=…" in logs[1]
+    found, _ = newest(folder)
+    assert found is None or not [*found.path.glob("member-*")]

@@ -42,7 +42,7 @@ CHIEF: dict[str, Any] = {"tasks": {"chief": {}, "worker": {"count": 1}, "ps": {}
     ("program", "tasks", "hint"),
     [
         (TENSOR_FIRST, WORKER, "a tensor was made before the strategy: make the strategy first of all"),
-        (KERAS_FIT, WORKERS, "Keras 3's fit does not work under this strategy: train without it"),
+        (KERAS_FIT, WORKERS, "Keras 3's fit does not work under this strategy: it does in one task"),
         (WITH_PS, CHIEF, "the dataset of a loop goes to its coordinator; Keras 3's fit does not work under this"),
     ],
     ids=["tensor first", "Keras fit", "Keras fit with parameter servers"],

@@ -7,7 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
-import sysconfig
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ import pytest
 
 from tests.support.fixtures import Launch
 from tests.support.jobs import ROOT, LaunchedJob, until
+from tests.support.mpi import MPICH, variables
 from tests.support.python import environment
 from tests.support.tasks import LIMIT
-from tests.support.unpacked import need_unpacked
 
 # worker:0 and worker:1 of each job; a shell starts the program, as in many jobs. An agent knows TensorFlow by its
 # library, which is loaded in a tenth of a second; all of TensorFlow is in what joins the cluster.
@@ -55,6 +55,34 @@ else:
     other.sendall(b"1")
 """
 
+# In step through sockets of their own: each tells its port in a file, and sends the other one a byte.
+OWN_PORTS = f"""
+import os, socket, time
+
+rank = int(os.environ["RANK"])
+server = socket.create_server(("127.0.0.1", 0))
+with open(f"new{{rank}}", "w") as file:
+    file.write(str(server.getsockname()[1]))
+os.rename(f"new{{rank}}", f"port{{rank}}")
+{ALONE}
+while not os.path.exists(f"port{{1 - rank}}"):
+    time.sleep(0.05)
+other = socket.create_connection(("127.0.0.1", int(open(f"port{{1 - rank}}").read())))
+other.sendall(b"1")
+assert server.accept()[0].recv(1) == b"1"
+"""
+
+# JAX waits for minutes, at the end of a process, for the others to end: here before it has computed anything.
+RAISES_IN_JAX = """
+import os, jax
+
+world, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+jax.distributed.initialize(os.environ["KERAS_DISTRIBUTION_JOB_ADDRESSES"], world, rank)
+if rank == 1:
+    raise ValueError("the loss is not a number")
+from jax.experimental import multihost_utils
+multihost_utils.sync_global_devices("end")
+"""
 
 MPI = """
 import os, time
@@ -100,16 +128,39 @@ def test_tasks_that_trained_separately_are_named_and_no_others(program: str, see
     warned = "2 workers trained separately: none joined the cluster"
     assert (warned in verdict["reason"]) == (program == ALONE)
     assert (warned in job.output) == (program == ALONE)
-    assert ("gridtf.training.ClusterResolver()" in verdict["hint"]) == (program == ALONE)
+    assert ("MultiWorkerMirroredStrategy for a loop" in verdict["hint"]) == (program == ALONE)
+
+
+@pytest.mark.tensorflow
+def test_ports_that_tasks_have_opened_by_themselves_are_named(launch: Launch, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(OWN_PORTS)
+    command = ["bash", "-c", f"{shlex.quote(sys.executable)} train.py; exit $?"]
+    job = launch(*command, tasks={"worker": {"count": 2}}, tasks_per_node=2, gpus_per_task=0)
+    until(lambda: [task["tensorflow"] for task in job.tasks().values()] == ["loaded"] * 2, f"both; {job.output}", LIMIT)
+    (tmp_path / "seen").touch()
+    verdict = job.verdict(LIMIT)
+    assert verdict["state"] == "COMPLETED", job.output
+    ports = [(tmp_path / f"port{rank}").read_text() for rank in (0, 1)]
+    opened = f"worker:0 on {ports[0]}, worker:1 on {ports[1]}"
+    assert f"2 workers did not join the cluster, and opened ports of their own: {opened}" in verdict["reason"]
+    assert "trained separately" not in verdict["reason"]
+    assert "if they trained together by these, say so: --env TF_CONFIG=" in verdict["hint"]
+
+
+@pytest.mark.skipif(not find_spec("jax"), reason="no jax in this environment: pip install jax")
+def test_task_of_jax_that_an_exception_has_ended_does_not_wait_for_the_others(launch: Launch) -> None:
+    spec = {"tasks": {"worker": {"count": 2}}, "tasks_per_node": 2, "gpus_per_task": 0, "env": {"JAX_PLATFORMS": "cpu"}}
+    job = launch(sys.executable, "-c", RAISES_IN_JAX, **spec)
+    reason = job.verdict(LIMIT)["reason"]
+    assert reason.startswith("worker:1 on ") and "ValueError: the loss is not a number" in reason, job.output
+    assert job.tasks()["worker:1"]["signal"] == "SIGKILL", "it was ended, and did not wait"
 
 
 @pytest.fixture(scope="module")
 def with_mpi() -> dict[str, str]:
     """The variables with which a program finds mpi4py, its MPI and mpiexec."""
-    mpi = need_unpacked("mpi4py", "mpi4py==4.1.*", "mpich==5.0.*", how="--prefix")
-    modules = sysconfig.get_path("platlib", vars={"platbase": str(mpi)})
-    places = {"PATH": f"{mpi / 'bin'}:{os.environ['PATH']}", "LD_LIBRARY_PATH": str(mpi / "lib")}
-    return {**places, "PYTHONPATH": f"{modules}:{ROOT}"}
+    found = variables(MPICH, os.environ["PATH"])
+    return {**found, "PYTHONPATH": f"{found['PYTHONPATH']}:{ROOT}"}
 
 
 @pytest.mark.parametrize(
@@ -122,7 +173,7 @@ def test_tasks_that_are_each_a_world_of_mpi_are_told(
     words = " ".join(shlex.quote(f"{name}={place}") for name, place in with_mpi.items())
     command = f"export {words}; {starter} {shlex.quote(sys.executable)} train.py; exit $?"
     job = launch("bash", "-c", command, tasks={"worker": {"count": 2}}, tasks_per_node=2, gpus_per_task=0)
-    until(lambda: {task["tensorflow"] for task in job.tasks().values()} == {seen}, f"both to be seen; {job.output}")
+    until(lambda: [task["tensorflow"] for task in job.tasks().values()] == [seen] * 2, f"both; {job.output}")
     (tmp_path / "seen").touch()
     verdict = job.verdict()
     assert verdict["state"] == "COMPLETED", job.output

@@ -42,7 +42,7 @@ def log(job: LaunchedJob, name: str) -> str:
 
 def outcome(job: LaunchedJob, name: str) -> dict[str, object]:
     assert job.verdict(LIMIT)["state"] == "COMPLETED", job.output
-    answer: dict[str, object] = json.loads(log(job, name).splitlines()[-1])
+    answer: dict[str, object] = json.loads(next(line for line in log(job, name).splitlines() if line.startswith("{")))
     return answer
 
 
@@ -67,14 +67,3 @@ def test_fit_of_tf_keras_is_averaged_saved_continued_and_exported(tmp_path: Path
         kept = {path.name for path in (output / "checkpoints").iterdir()}
         assert kept == {"step-6", "step-8"} if run == "first" else "step-12" in kept
     assert (output / "export" / "saved_model.pb").exists()
-
-
-def test_example_in_step_with_tf_keras_reaches_its_accuracy(tmp_path: Path) -> None:
-    """examples/multi_worker_keras_fit, as its README has it for MultiWorkerMirroredStrategy."""
-    env = {"PYTHONPATH": f"{need_tf_keras()}:{ROOT}", "TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
-    program = str(ROOT / "examples" / "multi_worker_keras_fit" / "train.py")
-    spec = {"command": [sys.executable, program, "--mirrored"], "tasks": {"worker": {"count": 2}}, "tasks_per_node": 2}
-    job = LaunchedJob(tmp_path, {**spec, "gpus_per_task": 0, "cpus_per_task": 1, "env": env})
-    assert job.verdict(LIMIT)["state"] == "COMPLETED", job.output
-    reached = json.loads((tmp_path / "run" / "output" / "result.json").read_text())["accuracy"]
-    assert reached >= 0.93

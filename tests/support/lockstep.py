@@ -1,6 +1,7 @@
 """A program of a lock-step training job, whose hosts are slowed in tests: each step reads, computes and sums gradients.
 
-Arguments: a file of this host that each step reads a part of, not from a cache; kilobytes that are read in a step.
+Arguments: a file of this host that each step reads a part of, not from a cache; kilobytes that are read in a step;
+seconds of a step in which no CPU works, as while a GPU computes.
 """
 
 # mypy: ignore-errors
@@ -17,7 +18,7 @@ import gridtf
 tf.config.threading.set_intra_op_parallelism_threads(2)
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
-PATH, SIZE, WIDTH, ROWS = sys.argv[1], int(sys.argv[2]) << 10, 384, 192
+PATH, SIZE, DEVICE, WIDTH, ROWS = sys.argv[1], int(sys.argv[2]) << 10, float(sys.argv[3]), 384, 192
 
 
 def read():
@@ -70,5 +71,6 @@ while time.monotonic() < begin + float(os.environ.get("SECONDS_OF_TRAINING", "36
     loss = float(train_step(next(batches)))
     number += 1
     gridtf.progress(number, loss=loss)
+    time.sleep(DEVICE)
     if number % 20 == 0:
         print(number, round(time.monotonic() - begin, 1), flush=True)

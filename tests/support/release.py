@@ -62,8 +62,8 @@ BEDS_OF_LANDINGS: dict[str, tuple[str, ...]] = {
 }
 # Tests that --all leaves out: whole ones, or rows, of which others stay.
 ROWS_OF_RELEASES = (
-    # each example runs on this machine at each landing; what they show over hosts, others show there as well
-    "tests/cluster/test_training_examples.py::test_example_on_two_hosts[[]*[!s]]",  # all but sge-ps_flags
+    # each example runs on this machine at each landing; sge-ps_flags and slurm-keras_distribution over hosts as well
+    *(f"tests/cluster/test_training_examples.py::test_on_two_hosts[[]{row}]" for row in ("*[!sn]", "sl*s", "sg*n")),
     "tests/cluster/test_training.py::test_parameter_servers_over_four_hosts",  # test_slurm_training.py, ps_flags
     # the same end by another sender or of another process
     "tests/cluster/test_mpi.py::test_end_of_a_world_has_its_first_cause[[]abort-*",

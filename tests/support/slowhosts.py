@@ -128,12 +128,14 @@ class SlowHosts:
                 process.wait(60)
 
 
-def training(bed: Bed, hosts: int = 4, minutes: int = 30, interval: float = INTERVAL) -> ClusterJob:
-    """A job in lock-step on this many hosts, once it makes steps."""
+def training(
+    bed: Bed, hosts: int = 4, minutes: int = 30, interval: float = INTERVAL, device: float = 0.0
+) -> ClusterJob:
+    """A job in lock-step on this many hosts, once it makes steps. device: seconds of a step without work for a CPU."""
     shutil.copy(CHECKOUT / "tests/support/lockstep.py", bed.home() / "lockstep.py")
     words = ("--nodes", str(hosts)) if bed.kind == "slurm" else ("--env", "PATH", "--pe", "rr", "--workers", str(hosts))
     options = (*bed.options, *words, "--time", str(minutes), "--sample-interval", str(interval))
-    command = ("bash", "-c", "exec python lockstep.py data-$(uname -n) 256")
+    command = ("bash", "-c", f"exec python lockstep.py data-$(uname -n) 256 {device}")
     job = ClusterJob(bed, *options, "--env", "TF_CPP_MIN_LOG_LEVEL=2", "--", *command, cwd=bed.seen(bed.home()))
     job.running(hosts)
     job.until(lambda: any("20 " in text for text in job.logs().values()), "steps")

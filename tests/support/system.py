@@ -70,6 +70,8 @@ class FakeSystem(System):
         self.catches: dict[int, list[int]] = {}
         self.opened: set[int] = set()
         self.closed: set[int] = set()
+        self.own_ports: dict[int, list[int]] = {}
+        self.connections: dict[int, list[int]] = {}  # to a port, of processes
         self.memory: dict[str, int] = {}
         self.gpus_in_use: dict[str, int] = {}
         self.ticks: dict[int, tuple[int, int]] = {}  # pid -> parent, CPU time
@@ -133,8 +135,7 @@ class FakeSystem(System):
         self._pass(self.clock + seconds, lambda: True)
 
     def wait(self, seconds: float) -> int | None:
-        end = self.clock + max(0.0, seconds)
-        self._pass(end, lambda: not self.received)
+        self._pass(self.clock + max(0.0, seconds), lambda: not self.received)
         return self.received.pop(0) if self.received else None
 
     def _pass(self, end: float, goes_on: Callable[[], bool]) -> None:
@@ -169,11 +170,10 @@ class FakeSystem(System):
     def childless(self) -> bool:
         return not self.alive and not self._ended
 
-    def children(self) -> list[int]:
-        return sorted(self.alive)
-
     def descendants(self, pid: int = 0) -> list[int]:
         return sorted(self.alive)
+
+    children = descendants
 
     def signal(self, pids: Iterable[int], number: int) -> None:
         for pid in list(pids):
@@ -229,6 +229,12 @@ class FakeSystem(System):
 
     def gpu_memory(self, gpus: Collection[str]) -> dict[str, int]:
         return {gpu: self.gpus_in_use[gpu] for gpu in gpus if gpu in self.gpus_in_use}
+
+    def ports_of(self, pids: Collection[int], most: int) -> dict[int, list[int]]:
+        return {pid: self.own_ports.get(pid, []) for pid in pids}
+
+    def connects(self, pid: int, port: int) -> bool:
+        return pid in self.connections.get(port, ())
 
     def listening(self, ports: Collection[int], but: Collection[int] = ()) -> set[int]:
         return self.opened & set(ports)

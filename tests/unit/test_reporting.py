@@ -161,3 +161,17 @@ def test_record_that_is_no_report_is_ignored(tmp_path: Path) -> None:
     file.unlink()
     os.mkfifo(file)
     assert local_dir.progress(tmp_path, "worker:0") is None
+
+
+def test_last_report_of_a_program_has_its_own_step_whatever_that_is(folder: Path) -> None:
+    class Step(Scalar):
+        """As a variable of Keras 3 is one."""
+
+        def __bool__(self) -> bool:
+            raise TypeError("a variable cannot be used as a boolean")
+
+    reporting.finish(3)
+    assert written(folder)["step"] == 3
+    gridtf.progress(Step(7))
+    reporting.finish(9)
+    assert written(folder)["step"] == 7

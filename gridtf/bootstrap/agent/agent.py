@@ -46,6 +46,7 @@ from gridtf.values import Fields
 _TO_ALL = 0.1  # seconds within which a signal to all processes of a job has reached all of them on one host
 _TO_ALL_BUSY = 1.0  # the same on a busy host, for a task that SIGTERM has ended, which is seldom its own doing
 _UNSHARED = 15.0  # seconds within which a host lists the run directory, which was made before the job started
+_LAST_WORDS = 15.0  # seconds after an exception, for what a program does at its end, before JAX waits for the others
 _PARENT_PAUSE = 2.0  # seconds between two looks at what no signal announces, such as the parent's death
 
 
@@ -259,6 +260,7 @@ class Agent(Fields):
                 for _ in talk.waiting(_TO_ALL_BUSY if any(task.signal for task in ended) else _TO_ALL):
                     pass
             changed |= start.world is not None and start.world.look()
+            supervisor.end_failed(_LAST_WORDS, membership.is_of_jax)
             changed |= membership.look(supervisor.tasks.values())
             changed |= supervisor.restart()
             changed |= quiet.look(supervisor.running())

@@ -23,6 +23,7 @@ from gridtf.bootstrap.system import System
 from gridtf.bootstrap.wire import messages
 from gridtf.errors import GridtfError, RunDirError
 from gridtf.host import interpreter, processes
+from gridtf.jobspec.tasktypes import CLIENT, SERVICE
 from gridtf.schedulers.api import GpuNeed, Scheduler
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class Start:
         self._state.supervisor.gates = self.fence.inodes
         self._before = set(self._system.shared_memory())
         self._start_tasks(cluster, grant, entrance)
-        master = next(((task.name, master_port) for task in mine if task.rank == 0), None)
+        master = next((task.name for task in mine if task.rank == 0), ""), cluster.master_port
         joinable = {task.name: self._ports[task.name] for task in environment.members(plan.spec, mine)}
         return Membership(joinable, master, self._system, self.fence.inodes, is_world=bool(plan.request.mpi))
 
@@ -201,8 +202,9 @@ class Start:
         plan, host, mine = self._plan, self._state.host, self._mine
         self._ports = {task.name: holder.reserve() for task in mine}
         master_port = holder.reserve() if any(task.rank == 0 for task in mine) else 0
-        kept = [self._ports[task.name] for task in mine if not self._releases(task)]
-        gates.close(holder.held(kept), released=len(kept) < len(mine))
+        servers = [task for task in mine if not self._shares_no_port(task)]
+        kept = [self._ports[task.name] for task in servers if not self._releases(task)]
+        gates.close(holder.held(kept), released=len(kept) < len(servers))
         record = {
             "host": host,
             "hostname": socket.gethostname(),
@@ -232,7 +234,12 @@ class Start:
 
     def _releases(self, task: PlacedTask) -> bool:
         """Whether the port of a task is free when it starts."""
-        return versions.releases_port(self._plan.spec.ports, self._installed.get(task.name))
+        old = versions.releases_port(self._plan.spec.ports, self._installed.get(task.name))
+        return old or self._shares_no_port(task)
+
+    def _shares_no_port(self, task: PlacedTask) -> bool:
+        """Whether it has a program that is no server of TensorFlow's, such as a web server."""
+        return self._plan.spec.ports == "auto" and task.kind in (SERVICE, CLIENT)
 
     def _host_check(self, grant: GpuGrant, entrance: Entrance | None) -> HostCheck | None:
         """The check of this host, for which the launcher may ask; None: the job wants none."""

@@ -80,6 +80,7 @@ class TaskProcess(Fields):
         error: Why it could not be started.
         restarts: How many times it was restarted.
         tensorflow: What was seen of TensorFlow in it, as in membership.py.
+        listens: The ports on which it listens while it has not joined the cluster.
         own_folder: The folder of its checkpoints, where its host alone sees that, as in ownfolders.py.
         progress: How far it has come, as it last reported; None before.
         ranges: Name of a value -> the smallest and the largest that it has reported since the last sample.
@@ -101,6 +102,7 @@ class TaskProcess(Fields):
     error: str | None = None
     restarts: int = 0
     tensorflow: str = ""
+    listens: Sequence[int] = ()
     own_folder: str = ""
     progress: Record | None = None
     ranges: Mapping[str, Sequence[float]] = {}
@@ -129,6 +131,7 @@ class TaskProcess(Fields):
             "ranges": self.ranges,
             "exception": self.exception,
             "quiet": self.quiet,
+            "listens": self.listens,
             "own_folder": self.own_folder,
             "abandoned": self.abandoned,
         }
@@ -301,6 +304,18 @@ class Supervisor:
     def running(self) -> list[TaskProcess]:
         """The tasks that run."""
         return [task for task in self.tasks.values() if task.state == TaskState.RUNNING]
+
+    def end_failed(self, after: float, waits: Callable[[TaskProcess], bool] = lambda task: True) -> None:
+        """End programs that an exception has ended and that run on: some libraries wait for the other tasks then.
+
+        Args:
+            after: Seconds for what else a program does at its end.
+            waits: Whether a task has such a library.
+        """
+        for task in self.running():
+            noted, pid = task.exception, task.pid
+            if noted and pid and noted["pid"] == pid and self._system.time() - noted["time"] > after and waits(task):
+                self._system.signal([pid], signal.SIGKILL)
 
     def forward(self, number: signal.Signals) -> None:
         """Send a signal to every running task: to the program itself, as srun does, not to its child processes."""

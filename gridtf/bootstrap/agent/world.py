@@ -205,7 +205,7 @@ class World:
         changed = self._look_for_abandoned()
         if error is not None:
             raise error
-        self._end_failed()
+        self._state.supervisor.end_failed(_LAST_WORDS)  # MPI_Finalize waits for the others
         return changed
 
     def _look_for_cut(self) -> None:
@@ -238,13 +238,6 @@ class World:
                 changed |= task.abandoned == bool(said)
                 task.abandoned = not said
         return changed
-
-    def _end_failed(self) -> None:
-        """End tasks that have failed and run on: MPI_Finalize, at the end of a Python program, waits for the others."""
-        for task in self._state.supervisor.running():
-            noted = task.exception
-            if noted and noted["pid"] == task.pid and self._system.time() - noted["time"] > _LAST_WORDS:
-                self._system.signal([noted["pid"]], signal.SIGKILL)
 
     def _tell(self) -> None:
         """Tell the launcher which commands mpirun has for other hosts, and which commands have ended here."""

@@ -23,21 +23,26 @@ class Separate(Value):
     Attributes:
         who: ``4 workers``; ``3 tasks`` where their types differ.
         ranks: Whether they have loaded MPI or Horovod.
+        listens: On which ports they listened, such as ``worker:0 on 4321``; empty: on none that was seen.
     """
 
     who: str
     ranks: bool = False
+    listens: str = ""
 
     @property
     def running(self) -> str:
         """The warning while they run."""
         if self.ranks:
             return f"{self.who} have loaded MPI or Horovod, to which each of them is rank 0 of 1"
-        return f"{self.who} have loaded TensorFlow, and none has joined the cluster so far"
+        also = f"; of their own, they have opened ports: {self.listens}" if self.listens else ""
+        return f"{self.who} have loaded TensorFlow or JAX, and none has joined the cluster so far{also}"
 
     @property
     def ended(self) -> str:
         """The warning when they have ended."""
+        if self.listens:
+            return f"{self.who} did not join the cluster, and opened ports of their own: {self.listens}"
         why = "to MPI or Horovod, each was rank 0 of 1" if self.ranks else "none joined the cluster"
         return f"{self.who} trained separately: {why}"
 
@@ -49,9 +54,15 @@ class Separate(Value):
                 "add --mpi: then mpirun starts the tasks as the ranks of one world; or communicate by RANK and "
                 "WORLD_SIZE; if they need not, say so: --env TF_CONFIG="
             )
+        if self.listens:
+            return (
+                "if they trained together by these, say so: --env TF_CONFIG=; else each trained by itself: give the "
+                "strategy gridtf.training.ClusterResolver(), or average with gridtf.training.averaging()"
+            )
         return (
-            "none opened its port for TensorFlow: give the strategy gridtf.training.ClusterResolver(), or average with "
-            "gridtf.training.averaging(); if they communicate in a way of their own, say so: --env TF_CONFIG="
+            "on one host, start one task with MirroredStrategy: --workers 1; on several, take keras.distribution on "
+            "JAX or tf_keras for fit, MultiWorkerMirroredStrategy for a loop, or gridtf.training.averaging(); if they "
+            "communicate in a way of their own, say so: --env TF_CONFIG="
         )
 
 
@@ -64,14 +75,17 @@ def separate(tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> Sepa
 
     Returns:
         None when a task has joined the cluster or communicates in another way, when there is only one, and when not
-        every task was seen to have loaded TensorFlow, MPI or Horovod.
+        every task was seen to have loaded TensorFlow, JAX, MPI or Horovod.
     """
     training = [task for task in tasks if task.trains and task.in_cluster]
     seen = {records.get(task.name, {}).get("tensorflow") for task in training}
     if len(training) < 2 or not seen <= {LOADED, ALONE}:
         return None
     types = {task.type for task in training}
-    return Separate(counted(len(training), types.pop() if len(types) == 1 else "task"), ranks=ALONE in seen)
+    who, ranks = counted(len(training), types.pop() if len(types) == 1 else "task"), ALONE in seen
+    opened = {task.name: records[task.name].get("listens") or () for task in training}
+    where = [f"{name} on {', '.join(map(str, ports))}" for name, ports in opened.items() if ports and not ranks]
+    return Separate(who, ranks, some(where, most=2))
 
 
 def no_world(starter: str, records: Mapping[str, Record]) -> Verdict | None:

@@ -30,8 +30,13 @@ _STRATEGY_TYPES = (
     "master is the chief"
 )
 _FIT_WORKS = (
-    "train without it, in workers alone: group = gridtf.training.averaging() after the imports, then model.fit("
-    "*group.share(x, y), callbacks=[group.callback()]); or install tf_keras and set --env TF_USE_LEGACY_KERAS=1"
+    "it does in one task with all GPUs of a host, under MirroredStrategy; on several hosts with KERAS_BACKEND=jax and "
+    "keras.distribution, or as tf_keras with --env TF_USE_LEGACY_KERAS=1; else with gridtf.training.averaging(), which "
+    "is another algorithm"
+)
+_IN_ALL = (
+    "the tasks have done different things: does a callback, save or evaluate run in one of them only? All do it, each "
+    "with a file of its own"
 )
 _TOO_MANY = "the limit on your processes and threads, or on memory, is reached on that host: see ulimit -u and -v"
 _TASK_MEMORY = "the task ran out of memory: request more with --mem, or use less"
@@ -42,6 +47,7 @@ _HINTS = (
         "No module named 'tensorflow'",
         "TensorFlow is not in the task's Python: activate the one that has it, by --setup 'source ENV/bin/activate'",
     ),
+    ("No module named 'jax'", "KERAS_BACKEND=jax needs the package jax in the tasks' Python: pip install jax"),
     ("ModuleNotFoundError", "is it in another environment? --setup 'source ENV/bin/activate' activates it in the job"),
     ("No space left on device", "a disk is full: look at df on that host and at your quota"),
     ("Disk quota exceeded", "your quota is used up"),
@@ -69,6 +75,27 @@ _HINTS = (
         "pass this dataset to ClusterCoordinator",
         f"the dataset of a loop goes to its coordinator; Keras 3's fit does not work under this strategy: {_FIT_WORKS}",
     ),
+    (
+        "Could not apply FILE based sharding",
+        "there are fewer files than workers: write more files, or set AutoShardPolicy.DATA in the dataset's options, "
+        "and have all workers read it in the same order",
+    ),
+    (
+        "the data must be provided as a `tf.data.Dataset`",
+        "keras.distribution divides the batches of a dataset, in the same order on all workers: "
+        "tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x), seed=1).batch(128)",
+    ),
+    (
+        "that spans non-addressable (non process local) devices",
+        "under keras.distribution, predict in one task alone, with the model that was saved",
+    ),
+    (
+        "Please config the batch size for the input dataset",
+        "under keras.distribution, batch() comes last: map() before it",
+    ),
+    ("passed to device_put is not the same on each process", _IN_ALL),
+    ("Collective instance", _IN_ALL),
+    ("AddN must have the same size and shape", "choose a batch that is a multiple of the number of GPUs"),
     (
         "Not running inside a SLURM step?",
         "gridtf's tasks are not srun's tasks: use TFConfigClusterResolver() or gridtf.training.ClusterResolver()",
@@ -104,8 +131,8 @@ _HINTS = (
 # Of an operation that a task does not know; a ClusterCoordinator tries again, and fails long after.
 _UNKNOWN = ("is neither a type of a primitive operation", "Op type not registered")
 _OPERATIONS = (
-    "a task that gridtf serves knows no operations of other packages: leave its type out of --serve, and have your "
-    "program import their module there, before tf.distribute.Server(…).join()"
+    "a task that gridtf serves knows no operations of other packages: name the modules that register them, such as "
+    "--serve-imports tensorflow_decision_forests"
 )
 # Lines that TensorFlow logs while a program ends.
 _OF_TENSORFLOW = r"\d{4}-\d\d-\d\d |[IWEF]\d{4} |WARNING:|Exception ignored"
@@ -301,7 +328,10 @@ _MOST_SHOWN = 300  # characters of an exception's message
 
 def _exception(noted: Record) -> str:
     """An exception in one line, such as ``ValueError: bad label 11 (train.py:41)``."""
-    message = plain(noted["message"].partition("\n")[0].strip())[:_MOST_SHOWN]
+    message = plain(noted["message"].partition("\n")[0].strip())
+    if len(message) > _MOST_SHOWN:
+        kept = message[:_MOST_SHOWN]
+        message = f"{kept.rpartition(' ')[0] or kept}…"
     place = f" ({plain(noted['place'])})" if noted["place"] else ""
     cause = f", {plain(noted['cause'])}" if noted.get("cause") else ""
     return f"{plain(noted['type'])}{': ' if message else ''}{message}{place}{cause}"
@@ -546,6 +576,20 @@ def first_cause(
     failed = sorted(failed, key=lambda task: when(records[task.name]))[:_MOST_JUDGED]
     texts = {task.name: _last_words(records[task.name], attempt, task) for task in failed}
     return blame.find(tasks, failed, records, texts, lost)
+
+
+def failed_before(cause: Cause, tasks: Sequence[PlacedTask], records: TaskRecords) -> str:
+    """Which tasks that the training does not need, such as services, had failed before the first cause; may be empty.
+
+    Args:
+        cause: The first cause.
+        tasks: All tasks.
+        records: Task name -> its record, with all times by one clock.
+    """
+    until = when(records[cause.task.name])
+    beside = [task for task in tasks if not task.row.critical and _state(records, task) == TaskState.FAILED]
+    names = [task.name for task in beside if when(records[task.name]) <= until]
+    return f"{some(names, most=2)} had failed before" if names else ""
 
 
 def _last_words(record: Record, attempt: Attempt, task: PlacedTask) -> str:

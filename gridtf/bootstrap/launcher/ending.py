@@ -46,6 +46,7 @@ class Ending:
     Attributes:
         tasks: The tasks of the attempt; none before they are placed.
         noticed: What was noticed before the start, and explains failures: different versions, GPUs in use.
+        idle: Which GPUs of the job no task uses; empty: all are used.
         error: What has ended the attempt, where that was no task and no signal.
         orphaned: Why the scheduler cannot learn of the job's end any more; empty where it can.
     """
@@ -57,6 +58,7 @@ class Ending:
         self._begun = float("inf")  # when the tear-down began, in seconds since the epoch
         self.tasks: Sequence[PlacedTask] = ()
         self.noticed: tuple[str, ...] = ()
+        self.idle = ""
         self.error: Exception | None = None
         self.orphaned = ""
 
@@ -170,11 +172,14 @@ class Ending:
 
     def _noted(self, end: Verdict) -> Verdict:
         """A verdict other than FAILED, with what users should know of the training."""
-        from gridtf.bootstrap.judge import ownfolders, together
+        from gridtf.bootstrap.judge import averaged, ownfolders, together
         from gridtf.bootstrap.plan import environment
 
+        if self.idle:
+            end = end.replace(reason=f"{end.reason}; {self.idle}")
         members = environment.members(self._job.spec, self.tasks)
         end = together.noted(end, self.tasks, members, self._hosts.reports.tasks)
+        end = averaged.noted(end, self.tasks, self._hosts.reports.tasks)
         return ownfolders.noted(end, self.tasks, self._hosts.reports.tasks)
 
     def _of_tasks(self, end: Verdict | None = None, also: str = "", lost: Sequence[str] = ()) -> Verdict | None:
@@ -199,7 +204,8 @@ class Ending:
                 return self._of_hosts()
         if cause.how == LOST and len(lost) == 1:
             also = ""  # this is the reason itself
-        also = "; ".join(filter(None, (end.reason if end else also, *self.noticed)))
+        beside = verdict.failed_before(cause, self.tasks, records)
+        also = "; ".join(filter(None, (end.reason if end else also, beside, *self.noticed)))
         if self._job.request.mpi and (cause.how != FAILED or records[cause.task.name].get("abandoned")):
             says = verdict.of_mpirun(attempt.mpi / f"{self.tasks[0].host}.log", first=False)
             also = "; ".join(filter(None, (also, f"{mpi.named(self._job.request.mpi)} says: {says}" if says else "")))

@@ -332,7 +332,7 @@ class Launcher(Fields):
         self._note_packages(plan)
         count = counted(len(allocation.hosts), "host")
         self.reporter.report("waiting", f"waiting for {count}")
-        notes = self._gather(plan)
+        notes = self._gather(plan, allocation)
         started = f"{counted(len(plan.tasks), 'task')} on {count}"
         if self.following is not None:
             started = f"{started}; {self.following.why}"
@@ -461,15 +461,19 @@ class Launcher(Fields):
             key=os.urandom(32).hex(),
         )
 
-    def _gather(self, plan: AttemptPlan) -> tuple[str, ...]:
+    def _gather(self, plan: AttemptPlan, allocation: Allocation) -> tuple[str, ...]:
         """Wait until every host has reported its ports, then write the rendezvous file and tell the agents.
 
+        Args:
+            plan: The plan of the attempt.
+            allocation: Its hosts.
+
         Returns:
-            How the hosts' versions of TensorFlow differ, whom the tasks' ports are open to where that is less than the
-            job wants, and which hosts are bad; each may be empty.
+            Which GPUs no task uses, how the hosts' versions of TensorFlow differ, whom the tasks' ports are open to
+            where that is less than the job wants, and which hosts are bad; each may be empty.
         """
         from gridtf.bootstrap.agent import fence
-        from gridtf.bootstrap.plan import addresses, environment, rendezvous, versions
+        from gridtf.bootstrap.plan import addresses, environment, placement, rendezvous, versions
 
         self._wait_for_hosts(plan)
         published = self.hosts.reports.published
@@ -478,14 +482,18 @@ class Launcher(Fields):
         differing, in_use = versions.differing(plan.tasks, published), self.hosts.reports.gpus_in_use()
         self.ending.noticed = tuple(filter(None, (differing, in_use)))
         unfenced = fence.note(published)
-        for what, hint in ((differing, versions.ONE_VERSION), (in_use, ""), (unfenced, "")):
+        # else the job has them since it has its hosts for itself
+        wanted = 0 not in (plan.request.chosen("gpus_per_node"), plan.request.chosen("gpus_per_task"))
+        self.ending.idle = idle = placement.idle_gpus(allocation.hosts, plan.tasks) if wanted else ""
+        notes = (idle, placement.ALL_GPUS), (differing, versions.ONE_VERSION), (in_use, ""), (unfenced, "")
+        for what, hint in notes:
             if what:
                 self.reporter.notice(what, hint)
         bad = self._check_hosts(plan) if plan.spec.check != "off" and self.following is None else ""
         cluster = rendezvous.merge(plan.tasks, published)
         environment.need_room(plan, cluster)
         self._publish(rendezvous.text_of(self.attempt, plan.job_id, self.nonce, cluster), cluster)
-        return differing, unfenced, bad
+        return idle, differing, unfenced, bad
 
     def _check_hosts(self, plan: AttemptPlan) -> str:
         """Measure the hosts, and find those that are far from the others. Returns what is wrong; empty: nothing.

@@ -34,6 +34,11 @@ sys.modules["gridtf"] = importlib.util.module_from_spec(found)
 found.loader.exec_module(sys.modules["gridtf"])
 runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)"""
 _PATH = "PYTHONPATH"
+# torchrun's, and those that keras.distribution.initialize() reads
+_RANKS = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    *("KERAS_DISTRIBUTION_PROCESS_ID", "KERAS_DISTRIBUTION_NUM_PROCESSES", "KERAS_DISTRIBUTION_JOB_ADDRESSES"),
+)
 _THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
 
@@ -99,12 +104,13 @@ def task_environment(
     env.pop(contract.TF_CONFIG, None)
     if config is not None:
         env[contract.TF_CONFIG] = config
-    ranks = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    for name in ranks:
+    for name in _RANKS:
         env.pop(name, None)
     if task.rank is not None:
         peers = sum(other.rank is not None for other in plan.on(task.host))
-        env.update(zip(ranks, map(str, (task.rank, plan.world_size, task.local_rank, peers)), strict=True))
+        world = plan.world_size, f"{rendezvous.master_addr}:{rendezvous.master_port}"
+        ranks = (task.rank, plan.world_size, task.local_rank, peers, task.rank, *world)
+        env.update(zip(_RANKS, map(str, ranks), strict=True))
     if any(env.get(name) for name in _PROXIES):
         env["no_grpc_proxy"] = _unproxied(env, rendezvous)
     return env
@@ -195,7 +201,7 @@ def command(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous, home: P
     """
     python = [plan.python, "-c", _RUN_MODULE, str(home), str(package)]
     if task.served:
-        return [*python, "gridtf.training.serve"]
+        return [*python, "gridtf.training.serve", *plan.spec.serve_imports]
     own = plan.spec.task(task.type).command
     if own is None and plan.spec.entry is not None:
         return [*python, "gridtf.training.run", plan.spec.entry]
@@ -221,10 +227,13 @@ def placeholders(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous) ->
     hosts = {f"{name}_hosts": ",".join(tasks.get(name, ())) for name in plan.spec.types}
     ranked = task.rank is not None
     named = plan.spec.env.get(contract.OUTPUT_DIR, "")
+    own = tasks[task.type][task.index]
     return {
         **hosts,
         "task_type": task.type,
         "task_index": str(task.index),
+        "address": own,
+        "port": own.rpartition(":")[2],
         "rank": str(task.rank) if ranked else "",
         "world_size": str(plan.world_size) if ranked else "",
         "local_rank": str(task.local_rank) if ranked else "",

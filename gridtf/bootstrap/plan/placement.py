@@ -10,8 +10,10 @@ from gridtf.jobspec.request import Request
 from gridtf.jobspec.tasktypes import LEADERS, TaskType, properties
 from gridtf.jobspec.units import MOST
 from gridtf.schedulers.api import Allocation, Host
-from gridtf.text import counted
+from gridtf.text import counted, some
 from gridtf.values import Value
+
+ALL_GPUS = "give each task more with --gpus-per-task, start more tasks, or request fewer GPUs"
 
 
 class PlacedTask(Value):
@@ -75,9 +77,13 @@ def place(allocation: Allocation, request: Request) -> tuple[PlacedTask, ...]:
     Raises:
         PlacementError: The tasks do not fit; the message has the numbers.
     """
-    everywhere = sorted(allocation.hosts, key=lambda host: host.component)
+    most = request.chosen("gpus_per_node") or MOST
+    everywhere = [
+        host if host.component else host.replace(gpus=host.gpus and min(host.gpus, most))
+        for host in sorted(allocation.hosts, key=lambda host: host.component)
+    ]
     hosts = [host for host in everywhere if not host.component]
-    gpus = int(any(host.gpus for host in hosts))  # of a training task, where the user has not set them
+    gpus = _share(hosts, request)
     leader = next((name for name in LEADERS if request.role(name).count), None)
     apart = leader is not None and request.role(leader).component and len(hosts) < len(everywhere)
     start, room = _seats(hosts, None if apart else leader, gpus, request)
@@ -112,6 +118,31 @@ def place(allocation: Allocation, request: Request) -> tuple[PlacedTask, ...]:
         load[home] += 1
         homes.append(home)
     return tuple(_placed([*members, *others], homes, everywhere, gpus, request))
+
+
+def idle_gpus(hosts: Sequence[Host], tasks: Iterable[PlacedTask]) -> str:
+    """A note on GPUs of the job that no task gets, which only the allocation tells. Empty when there are none.
+
+    Args:
+        hosts: The hosts that the scheduler allocated.
+        tasks: All tasks.
+    """
+    idle = {host.name: host.gpus or 0 for host in hosts}
+    present = counted(sum(idle.values()), "GPU")
+    for task in tasks:
+        idle[task.host] -= task.gpus
+    where = [f"{number} on {name}" for name, number in idle.items() if number > 0]
+    return f"no task uses {sum(idle.values())} of {present}: {some(where)}" if where else ""
+
+
+def _share(hosts: Sequence[Host], request: Request) -> int:
+    """GPUs of a training task, where the user has not set them: an even part of those of its host, else one."""
+    sizes = {host.gpus or 0 for host in hosts}
+    with_gpus = [role.count for role in request.own_roles if role.takes_gpu and role.gpus != 0]
+    training = 0 if None in with_gpus else sum(filter(None, with_gpus))
+    tasks = min(filter(None, (request.chosen("tasks_per_node"), -(-training // max(1, len(hosts))))), default=0)
+    size = max(sizes, default=0)
+    return size // tasks if len(sizes) == 1 and tasks and not size % tasks else min(size, 1)
 
 
 def _refuse_many(workers: int, request: Request) -> None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from gridtf.errors import SpecError
-from gridtf.jobspec.request import Request
+from gridtf.jobspec.request import Request, need_tasks_for_all
 from gridtf.run.rundir import RunDir
 from gridtf.schedulers import arrays, words
 from gridtf.schedulers.api import Plan
@@ -352,6 +352,8 @@ def directives(plan: Plan) -> tuple[str, ...]:
     lines += [f"-pe {word('pe', pe)} {wanted}"] if pe is not None else []
     site = plan.site or Site()
     gpu = gpu_resource(request, site.resources)
+    if gpu and gpu.consumable in ("JOB", "HOST") and "slots" not in request.options:  # else a slot has those of a task
+        need_tasks_for_all(plan.spec, request, plan.scheduler.options)
     found = {**resources(request, wanted, gpu), **_of_model(request, site)}
     lines += [f"-l {resource}={amount}" for resource, amount in found.items()]
     lines += [f"-q {word('partition', queue)}"] if queue is not None else []

@@ -44,6 +44,7 @@ class GridEngineLogin(CommandLogin):
     query_command = staticmethod(query.command)
     parse_query = staticmethod(query.statuses)
     accounting = staticmethod(accounting.ends)
+    requests_hosts = False  # directives refuses GPUs that a host would have to spare
     run_dirs = staticmethod(query.run_dirs)
 
     def slots(self, request: Request) -> str:

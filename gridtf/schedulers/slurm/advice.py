@@ -14,17 +14,21 @@ from collections.abc import Callable, Mapping, Sequence
 from gridtf.errors import SchedulerError, SpecError, nearest
 from gridtf.files import user_name
 from gridtf.jobspec.merging import located
+from gridtf.jobspec.options import flag
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.sweep import too_many
 from gridtf.jobspec.units import format_walltime, parse_memory, parse_nodes, parse_walltime
 from gridtf.schedulers.api import Estimate, Plan
+from gridtf.schedulers.commands import run_command
 from gridtf.schedulers.slurm import hostlist, offers, submit
 from gridtf.schedulers.slurm.commands import complaint, slurm
 from gridtf.schedulers.slurm.offers import Nodes, Partition, list_partitions, parsed, show_gpus, show_walltime
 from gridtf.schedulers.slurm.query import parse_moment
 from gridtf.text import counted, some, toml, whole
 from gridtf.values import Value
+
+_CHOSEN = ("partition", "account", "qos", "reservation", "time")  # options that say where, and not what
 
 # --- what the job requests; pure ---------------------------------------------------------------------------------
 
@@ -121,7 +125,7 @@ def variables_of(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def overridden(plan: Plan, environ: Mapping[str, str]) -> list[str]:
-    """Notes on the options of a plan that the environment overrides.
+    """Notes on the options of a plan that the environment overrides, and on those that it adds.
 
     Args:
         environ: The environment of sbatch.
@@ -135,11 +139,20 @@ def overridden(plan: Plan, environ: Mapping[str, str]) -> list[str]:
         raise SpecError(
             found["array"], what, hint=f"unset {found['array']}; an array is requested with --native=--array=…"
         )
-    return [
+    notes = [
         f"{name}={environ[name]} in the environment takes precedence over --{option}={own[option]}"
         for option, name in found.items()
         if own.get(option, environ[name]) != environ[name]
     ]
+    notes += [
+        f"{name}={environ[name]} in the environment adds --{option}={environ[name]} to the job; if not meant, unset it"
+        for option, name in found.items()
+        if option not in own and (option == "exclusive" or submit.is_shape(option, environ[name]))
+    ]
+    if (kept := environ.get("SBATCH_EXPORT") or "ALL").partition(",")[0] != "ALL":
+        hint = "unset it, or set what the program needs with setup and env"
+        notes.append(f"SBATCH_EXPORT={kept} keeps this shell's PATH and other variables from the job: {hint}")
+    return notes
 
 
 def check_array(request: Request) -> None:
@@ -269,8 +282,30 @@ def check(plan: Plan, *, limit: float | None = None) -> tuple[str, ...]:
     except SchedulerError:  # such as with PrivateData=partitions
         partitions = []
     available = _available(answer.text) if answer.code else []
-    told = judge(requests, answer.code, answer.text, partitions, available=available, reserved=_reservations)
+    try:
+        told = judge(requests, answer.code, answer.text, partitions, available=available, reserved=_reservations)
+    except (SpecError, SchedulerError) as error:
+        option, name = _blamed(plan, limit) if answer.code else ("", "")
+        if not name or (isinstance(error, SpecError) and error.key == name):
+            raise
+        key = "gpus_per_node" if option == "gres" else option.replace("-", "_")
+        word = flag(key) if hasattr(plan.spec, key) else f"--native=--{option}"
+        what = f"Slurm refuses {os.environ[name]!r} in the environment: {complaint(answer.text) or error}"
+        raise SpecError(name, what, hint=f"unset {name}; what a job needs is written as {word}") from None
     return (*notes, *told)
+
+
+def _blamed(plan: Plan, limit: float) -> tuple[str, str]:
+    """The option, and its variable in the environment, without which sbatch accepts the job; empty: there is none."""
+    environ, sbatch = slurm.environment(), slurm.locate("sbatch")
+    for option, name in variables_of(environ).items():
+        if option in _CHOSEN:  # another partition or account is no cure for a request
+            continue
+        del environ[name]
+        with contextlib.suppress(SchedulerError):
+            if run_command([sbatch, "--test-only"], limit=limit, environ=environ, text=plan.script).code == 0:
+                return option, name
+    return "", ""
 
 
 def foreseen(plan: Plan, partitions: Sequence[Partition]) -> Estimate | None:

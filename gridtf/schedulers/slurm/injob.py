@@ -105,8 +105,11 @@ def _training_hosts(
             hint="leave --gpus-per-node out, or request as many GPUs from sbatch",
         )
     tasks = request.chosen("tasks_per_node")
-    per_task = request.gpu_share or request.most_gpus(1 if any(gpus.values()) else 0)
-    if tasks and tasks * per_task > gpus.get(least, 0):  # request.resolve checks the same before a submission
+    one = int(any(gpus.values()))
+    per_task = request.gpu_share or request.most_gpus(one)
+    whole = request.gpus_in_all(one)  # of all tasks; a leader may have none
+    needed = (tasks or 0) * per_task if whole is None else min((tasks or 0) * per_task, whole)
+    if needed > gpus.get(least, 0):  # request.resolve checks the same before a submission
         raise PlacementError(
             f"tasks_per_node: {tasks} tasks x {per_task} GPUs need more than this job has on {least}, "
             f"{gpus.get(least, 0)}",

@@ -223,9 +223,14 @@ def refuse_native(request: Request) -> None:
     low, high = request.allocated_nodes
     for option, value in request.native.items():
         nodes = offers.parsed(parse_nodes, value) if option == "nodes" else None
-        if not _SHAPE.fullmatch(f"{option}={value}") or (nodes and low <= nodes[0] <= nodes[1] <= high):
+        if not is_shape(option, value) or (nodes and low <= nodes[0] <= nodes[1] <= high):
             continue
         words.refuse_native(f"--{option}={value}" if value else f"--{option}", option, value)
+
+
+def is_shape(option: str, value: str) -> bool:
+    """Whether an option of sbatch requests hosts, tasks, GPUs or CPUs of tasks."""
+    return _SHAPE.fullmatch(f"{option}={value}") is not None
 
 
 def native_words(native: Sequence[str]) -> list[str]:

@@ -79,6 +79,9 @@ def test_task_environment_of_a_worker(plan: AttemptPlan) -> None:
         "LOCAL_WORLD_SIZE": "2",
         "MASTER_ADDR": "h0",
         "MASTER_PORT": "30000",
+        "KERAS_DISTRIBUTION_JOB_ADDRESSES": "h0:30000",
+        "KERAS_DISTRIBUTION_NUM_PROCESSES": "3",
+        "KERAS_DISTRIBUTION_PROCESS_ID": "1",
         "PYTHONUNBUFFERED": "1",
     }
 

@@ -816,14 +816,14 @@ def test_tasks_that_train_separately_are_reported_after_a_minute_and_in_the_verd
     attempt.task("h0", "worker:0", "COMPLETED", 100, exit=0, tensorflow="loaded")
     attempt.task("h1", "worker:1", "COMPLETED", 101, exit=0, tensorflow="loaded")
     code, verdict = attempt.launch()
-    running = "2 workers have loaded TensorFlow, and none has joined the cluster so far"
+    running = "2 workers have loaded TensorFlow or JAX, and none has joined the cluster so far"
     assert seen == [0]
     assert f"2 tasks on 2 hosts; {running}" in attempt.phases
     assert [line.split("\n")[0] for line in attempt.system.logged].count(running) == 1
     separately = "2 workers trained separately: none joined the cluster"
     assert (code, verdict["state"]) == (0, "COMPLETED")
     assert verdict["reason"] == f"all training tasks have exited with 0; {separately}"
-    assert "gridtf.training.ClusterResolver()" in verdict["hint"]
+    assert "MultiWorkerMirroredStrategy for a loop" in verdict["hint"]
     assert separately in attempt.system.logged[-1]
 
 

@@ -49,6 +49,18 @@ def test_a_task_is_seen_to_load_tensorflow_then_to_open_its_port() -> None:
     assert host.seen == [LOADED, JOINED, ""]  # once is enough
 
 
+def test_ports_of_its_own_are_seen_of_a_task_that_has_not_joined() -> None:
+    host = Host()
+    host.system.files = {10: TENSORFLOW, 11: TENSORFLOW}
+    host.system.opened = {2001}
+    host.system.own_ports = {10: [4010], 11: [4011]}
+    assert host.look(1)
+    assert [task.listens for task in host.tasks] == [[4010], (), ()]  # worker:1 has joined
+    host.system.own_ports = {}
+    assert not host.look(1)
+    assert host.tasks[0].record()["listens"] == [4010]  # once is enough
+
+
 def test_the_end_of_a_task_shows_a_port_that_was_open_between_two_looks() -> None:
     host = Host()
     host.system.files.update({10: TENSORFLOW, 11: TENSORFLOW})
@@ -94,7 +106,7 @@ def loaded(*libraries: str) -> str:
     ("libraries", "variables", "seen"),
     [
         ((), [], LOADED),
-        ((JAX,), [], ELSEWHERE),
+        ((JAX,), [], LOADED),
         ((TORCH,), [], ELSEWHERE),
         ((MPI4PY, LIBMPI), [], ALONE),
         ((LIBMPI,), ["RANK=0", "PMIX_MCA_gds=hash"], ALONE),
@@ -140,6 +152,17 @@ def test_mpi_is_seen_without_tensorflow_until_the_task_is_seen_to_join() -> None
     assert host.seen == [JOINED, "", ""]
 
 
+def test_jax_communicates_once_it_listens() -> None:
+    host = Host()
+    host.system.files.update({10: loaded(JAX), 11: loaded(JAX)})
+    assert host.look()
+    assert host.seen == [LOADED, LOADED, ""]
+    host.system.own_ports = {11: [4000]}
+    assert host.look(1)
+    assert host.seen == [LOADED, ELSEWHERE, ""]
+    assert [task.listens for task in host.tasks] == [(), (), ()]
+
+
 def test_an_open_master_port_is_another_way_to_communicate() -> None:
     host = Host()
     host.system.files.update({10: TENSORFLOW, 11: TENSORFLOW})
@@ -160,12 +183,22 @@ def test_tasks_train_separately_when_all_have_loaded_tensorflow_and_none_has_joi
     found = separate(WORKERS, records(LOADED, LOADED, JOINED, ""))
     assert found is not None
     assert found.ended == "2 workers trained separately: none joined the cluster"
-    assert found.running == "2 workers have loaded TensorFlow, and none has joined the cluster so far"
+    assert found.running == "2 workers have loaded TensorFlow or JAX, and none has joined the cluster so far"
     with_chief = separate(
         [task("chief:0"), task("worker:0", rank=1)], {name: {"tensorflow": LOADED} for name in ("chief:0", "worker:0")}
     )
     assert with_chief is not None
     assert with_chief.who == "2 tasks"
+
+
+def test_tasks_that_listen_on_ports_of_their_own_may_have_trained_together() -> None:
+    seen = records(LOADED, LOADED)
+    seen["worker:1"]["listens"] = [4011, 4012]
+    found = separate(WORKERS, seen)
+    assert found is not None
+    assert found.ended == "2 workers did not join the cluster, and opened ports of their own: worker:1 on 4011, 4012"
+    assert found.running.endswith("; of their own, they have opened ports: worker:1 on 4011, 4012")
+    assert found.hint.startswith("if they trained together by these, say so: --env TF_CONFIG=")
 
 
 def test_tasks_that_are_each_a_world_of_mpi_or_horovod_are_told_what_starts_one() -> None:
@@ -198,9 +231,9 @@ def test_the_warning_is_added_to_the_verdict_on_a_job_that_no_task_has_failed() 
     assert done.reason == (
         "all training tasks have exited with 0; 2 workers trained separately: none joined the cluster"
     )
-    assert done.hint.startswith("x; none opened its port for TensorFlow: give the strategy gridtf.training.Cluster")
+    assert done.hint.startswith("x; on one host, start one task with MirroredStrategy: --workers 1; on several, take")
     late = noted(Verdict(JobState.TIMEOUT, "the walltime is over"), WORKERS, WORKERS, seen)
-    assert late.reason.endswith("; 2 workers have loaded TensorFlow, and none has joined the cluster so far")
+    assert late.reason.endswith("; 2 workers have loaded TensorFlow or JAX, and none has joined the cluster so far")
     for end in (Verdict(JobState.CANCELLED, "cancelled"), Verdict(JobState.FAILED, "worker:0 on h0: exit code 1")):
         assert noted(end, WORKERS, WORKERS, seen) == end
 
@@ -248,8 +281,8 @@ def test_member_that_kept_the_others_waiting_is_in_the_verdict_on_a_timeout_inst
 
 def test_mpi_that_is_loaded_after_tensorflow_is_seen_in_a_world() -> None:
     host = Host()
-    host.membership = Membership({"worker:0": 2000}, None, host.system, is_world=True)
-    host.system.files[10] = TENSORFLOW + loaded("/site-packages/jaxlib/xla.so")  # which Keras loads
+    host.membership = Membership({"worker:0": 2000}, ("", 0), host.system, is_world=True)
+    host.system.files[10] = TENSORFLOW + loaded(TORCH)
     assert host.look()
     assert host.seen[0] == ELSEWHERE
     host.system.files[10] = TENSORFLOW + loaded(HOROVOD)

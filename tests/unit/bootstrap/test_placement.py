@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.plan.placement import PlacedTask, place
+from gridtf.bootstrap.plan.placement import PlacedTask, idle_gpus, place
 from gridtf.errors import PlacementError, SpecError
 from gridtf.schedulers.api import Allocation, Host
 from gridtf.values import as_dict
@@ -63,6 +63,36 @@ def test_open_worker_count_fills_the_allocation() -> None:
     ]
     assert len(placed(hosts(None, None, slots=3))) == 6
     assert len(placed(hosts(4, 4, slots=3), tasks_per_node=3)) == 6
+
+
+@pytest.mark.parametrize(
+    ("present", "values", "expected"),
+    [
+        ((4,), {"tasks": {"worker": {"count": 1}}}, [4]),
+        ((4,), {"tasks": {"worker": {"count": 2}}}, [2, 2]),
+        ((4, 4), {"tasks": {"worker": {"count": 4}}}, [2, 2, 2, 2]),
+        ((4, 4), {"tasks": {"chief": {}, "worker": {"count": 1}}}, [4, 4]),
+        ((4,), {"tasks": {"chief": {"gpus": 0}, "worker": {"count": 1}}}, [0, 4]),  # who has none shares none
+        ((4, 4), {"tasks_per_node": 2}, [2, 2, 2, 2]),
+        ((4,), {"tasks": {"worker": {"count": 3}}}, [1, 1, 1]),
+        ((4, 2), {"tasks": {"worker": {"count": 2}}}, [1, 1]),
+        ((4,), {"tasks": {"worker": {"count": 2}}, "gpus_per_task": 1}, [1, 1]),
+        ((4, 4), {"gpus_per_node": 2}, [1, 1, 1, 1]),  # in a larger allocation, as many as were asked for
+        ((4,), {"gpus_per_node": 2, "tasks": {"worker": {"count": 1}}}, [2]),
+    ],
+)
+def test_gpus_of_a_host_are_shared_evenly_where_nobody_has_said_how_many(
+    present: tuple[int, ...], values: dict[str, Any], expected: list[int]
+) -> None:
+    assert [task.gpus for task in placed(hosts(*present), **values)] == expected
+
+
+def test_gpus_that_no_task_gets_are_counted() -> None:
+    given = hosts(4, 4, 3)
+    assert idle_gpus(given.hosts, placed(given)) == ""
+    tasks = placed(given, tasks={"worker": {"count": 9}})
+    assert idle_gpus(given.hosts, tasks) == "no task uses 2 of 11 GPUs: 1 on h0, 1 on h1"
+    assert idle_gpus(hosts(None).hosts, placed(hosts(None))) == ""
 
 
 def test_chief_alone_fills_the_allocation() -> None:
@@ -246,7 +276,7 @@ def test_ps_of_an_entry_job_is_served_unless_it_has_a_command() -> None:
             hosts(4, slots=2),
             {"tasks_per_node": 2, "tasks": {"worker": {"count": 3}}},
             "3 training tasks do not fit into 1 host with 4 GPUs, at most 2 tasks per host (room for 2)",
-            "requested: 3 workers with 1 GPU each",
+            "requested: 3 workers with 2 GPUs each",
         ),
         (
             hosts(None, None, slots=1),

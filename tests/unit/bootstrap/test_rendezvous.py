@@ -244,9 +244,14 @@ def test_need_room_takes_the_tf_config_that_a_service_gets_and_arguments_in_any_
 def test_longest_variable_is_the_kernel_s_limit(tmp_path: Path) -> None:
     """One byte more, and execve(2) refuses to start anything."""
     plan, _ = _large(tmp_path, 1)
+    others = ("h:1",) * 7
     for longer, there in ((0, True), (1, False)):
-        fixed = len("TF_CONFIG=") + len(Rendezvous(json.dumps({"worker": (":1",)}), "a", 3).config("worker", 7) or "")
-        meeting = Rendezvous(json.dumps({"worker": ("x" * (LONGEST_VARIABLE - fixed + longer) + ":1",)}), "a", 3)
+        fixed = len("TF_CONFIG=") + len(
+            Rendezvous(json.dumps({"worker": (*others, ":1")}), "a", 3).config("worker", 7) or ""
+        )
+        meeting = Rendezvous(
+            json.dumps({"worker": (*others, "x" * (LONGEST_VARIABLE - fixed + longer) + ":1")}), "a", 3
+        )
         env = _environment(plan, meeting)
         assert ("TF_CONFIG" in env) == there
         with nullcontext() if there else pytest.raises(RendezvousError, match="TF_CONFIG of worker:7"):

@@ -83,7 +83,8 @@ def test_verdict_on_a_task_has_reason_and_hint(
         ("", "ValueError (train.py:41)"),
         ("first\nsecond", "ValueError: first (train.py:41)"),
         ("\x1b[31mred", "ValueError: \\x1b[31mred (train.py:41)"),
-        ("x" * 1000, f"ValueError: {'x' * 300} (train.py:41)"),
+        ("x" * 1000, f"ValueError: {'x' * 300}… (train.py:41)"),
+        ("of two words " * 100, f"ValueError: {'of two words ' * 23}… (train.py:41)".replace(" …", "…")),
     ],
 )
 def test_verdict_on_an_exception(attempt: Attempt, message: str, shown: str) -> None:
@@ -107,7 +108,7 @@ def test_operation_that_a_task_does_not_know_is_explained_long_after_it_was_told
     )
     log = f"{told} a primitive operation nor a name of a function registered in binary\n" + "INFO: recovered\n" * 300
     found = verdict(attempt, f"{log}AssertionError\n", exit=1)
-    assert found.hint.startswith("a task that gridtf serves knows no operations of other packages: leave its type out")
+    assert found.hint.startswith("a task that gridtf serves knows no operations of other packages: name the modules")
     assert not verdict(attempt, "INFO: recovered\nAssertionError\n", exit=1).hint
 
 
@@ -136,6 +137,32 @@ def test_verdict_on_an_exception_has_the_hint_for_its_message(attempt: Attempt) 
         ("tensorflow…ResourceExhaustedError: … RESOURCE_EXHAUSTED: OOM when allocating", "the GPU or the host ran out"),
         ("UnknownError: Could not start gRPC server", "the port was taken"),
         ("ValueError: Attempt to convert a value (PerReplica:{", "Keras 3's fit does not work under this strategy"),
+        (
+            "InvalidArgumentError: Could not apply FILE based sharding: the dataset",
+            "there are fewer files than workers",
+        ),
+        (
+            "ValueError: When using a multi-worker distribution …, the data must be provided as a `tf.data.Dataset`.",
+            "keras.distribution divides the batches of a dataset, in the same order on all workers",
+        ),
+        (
+            "RuntimeError: Fetching value for `jax.Array` that spans non-addressable (non process local) devices is",
+            "under keras.distribution, predict in one task alone",
+        ),
+        (
+            "InvalidArgumentError: Inputs to operation AddN of type AddN must have the same size and shape.",
+            "choose a batch",
+        ),
+        (
+            "AssertionError: … passed to device_put is not the same on each process.",
+            "the tasks have done different things",
+        ),
+        ("InternalError: Collective instance 373 expected type 0 and data_type 9 but", "the tasks have done different"),
+        (
+            "ValueError: The batch size … unknown. Please config the batch size for the input dataset",
+            "under keras.distr",
+        ),
+        ("ModuleNotFoundError: No module named 'jax'", "KERAS_BACKEND=jax needs the package jax in the tasks' Python"),
         (
             "RuntimeError: SLURM_PROCID not found in environment. Not running inside a SLURM step?",
             "gridtf's tasks are",

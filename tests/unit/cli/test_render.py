@@ -252,6 +252,23 @@ def test_render_describes_the_resources(spec: JobSpec, resources: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "resources"),
+    [
+        ("--nodes 2", "2 hosts, a training task for each of their GPUs, all GPUs that each has"),
+        ("--nodes 2 --workers 4", "2 hosts, 2 training tasks each, all GPUs that each has"),
+        ("--nodes 2 --tasks-per-node 2", "2 hosts, 2 training tasks each, all GPUs that each has"),
+        ("--nodes 2 --gpus-per-node 0", "2 hosts, 1 training task each, no GPUs"),
+        ("--nodes 2 --gpus-per-node 2", "2 hosts, 2 training tasks each, 2 GPUs each, 1 per task"),
+    ],
+)
+def test_render_says_that_a_job_with_its_hosts_for_itself_gets_their_gpus(
+    rough_path: Path, capsys: Captured, words: str, resources: str
+) -> None:
+    assert main(["render", "--scheduler", "slurm", "--native=--exclusive", *words.split(), "--", "x"]) == 0
+    assert f"resources      {resources}" in capsys.readouterr().err.splitlines()
+
+
+@pytest.mark.parametrize(
     ("spec", "slots", "resources"),
     [
         (

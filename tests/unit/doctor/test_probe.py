@@ -62,6 +62,7 @@ def test_number_of_hosts_is_that_of_an_option(words: str, nodes: int, rough_path
 
 def test_walltime_and_gpus_of_a_probe_are_those_of_its_options(rough_path: Path) -> None:
     words = ["--scheduler", "slurm", "--time", "10", "--gpus-per-node", "4", "--python", "/env/bin/python"]
+    words += ["--gpus-per-task", "1"]  # which is of a job's tasks
     spec = probe.job_spec(2, probe.configured(words))
     assert (spec.walltime, spec.gpus_per_node, spec.gpus_per_task) == (600, 4, None)
     assert spec.command[-1] == "/env/bin/python"

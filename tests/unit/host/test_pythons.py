@@ -52,6 +52,14 @@ def test_version_is_that_of_the_distribution_s_metadata(name: str, version: str,
     assert tensorflow_version(str(program), {}, Path("/")) == version
 
 
+def test_folders_that_a_pth_file_names_are_looked_into(tmp_path: Path) -> None:
+    program = python(tmp_path / "own")
+    (tmp_path / "more" / "tensorflow-2.21.0.dist-info").mkdir(parents=True)
+    site = tmp_path / "own/lib/python3.11/site-packages"
+    (site / "more.pth").write_text(f"# folders\nimport os; os.environ['X'] = '1'\nnowhere\n\n{tmp_path}/more\n")
+    assert tensorflow_version(str(program), {}, Path("/")) == "2.21.0"
+
+
 def test_a_venv_has_its_own_packages_and_those_of_its_base_only_where_it_says_so(tmp_path: Path) -> None:
     base = python(tmp_path / "base")
     install(tmp_path / "base", "tensorflow-2.20.0.dist-info")

@@ -49,6 +49,35 @@ def test_a_port_is_listened_on_once_a_socket_listens_not_while_one_holds_it(
             assert sockets.listening({1}) == set()
 
 
+LISTENS = """
+import os, socket, sys
+server = socket.create_server(("127.0.0.1", 0))
+held = socket.socket()
+held.bind(("127.0.0.1", 0))  # it does not listen
+print(server.getsockname()[1], flush=True)
+sys.stdin.read()
+"""
+
+
+def test_each_process_has_the_ports_on_which_it_and_its_descendants_listen() -> None:
+    by_shell = ["bash", "-c", '"$0" -c "$1"; exit $?', sys.executable, LISTENS]
+    with contextlib.ExitStack() as stack:
+
+        def start(*command: str) -> subprocess.Popen[str]:
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            return stack.enter_context(process)  # at whose end its stdin is closed
+
+        def port(process: subprocess.Popen[str]) -> int:
+            assert process.stdout is not None
+            return int(process.stdout.readline())
+
+        alone, shell, cat = start(sys.executable, "-c", LISTENS), start(*by_shell), start("cat")
+        expected = {alone.pid: [port(alone)], shell.pid: [port(shell)], cat.pid: []}
+        assert sockets.ports_of([*expected], 8) == expected
+        assert sockets.ports_of([shell.pid], 1) == {shell.pid: []}  # that of its child is none of its own
+        assert sockets.ports_of([], 8) == {}
+
+
 def test_a_connection_is_seen_at_the_port_of_its_server_also_after_both_have_closed_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -56,6 +85,9 @@ def test_a_connection_is_seen_at_the_port_of_its_server_also_after_both_have_clo
             accepted, _ = server.accept()
             other = client.getsockname()[1]
             assert sockets.connected({port, other, 1}) == {port}
+            assert sockets.connects(os.getpid(), port)
+            assert not sockets.connects(os.getpid(), 1)
+            assert not sockets.connects(os.getppid(), port)
         accepted.close()
         assert sockets.connected({port, other}) == {port}
     assert sockets.listening({port}) == set()

@@ -9,7 +9,7 @@ import pytest
 
 from gridtf import schedulers
 from gridtf.errors import SpecError
-from gridtf.jobspec.request import Request, resolve
+from gridtf.jobspec.request import Request, need_tasks_for_all, resolve
 from gridtf.jobspec.spec import JobSpec, TaskSpec
 from gridtf.login.render import LOGIN_SIDE
 from gridtf.run import recordtypes
@@ -46,7 +46,15 @@ def parts(asked: JobSpec) -> tuple[Part, ...]:
         (spec(workers=5, tasks_per_node=2, cpus_per_task=4), ((3, 3), 2, 0, 0, 4, 5)),
         (spec(nodes=2, gpus_per_node=4), ((2, 2), 4, 4, 1, None, None)),
         (spec(nodes=2, gpus_per_node=4, gpus_per_task=2), ((2, 2), 2, 4, 2, None, None)),
-        (spec(workers=6, gpus_per_node=4), ((2, 2), 4, 4, 1, None, 6)),
+        (spec(workers=8, gpus_per_node=4), ((2, 2), 4, 4, 1, None, 8)),
+        (spec(workers=6, gpus_per_node=3), ((2, 2), 3, 3, 1, None, 6)),
+        # the GPUs of a host are shared evenly
+        (spec(workers=1, nodes=1, gpus_per_node=4), ((1, 1), 1, 4, 4, None, 1)),
+        (spec(workers=2, gpus_per_node=4), ((1, 1), 2, 4, 2, None, 2)),
+        (spec(workers=4, nodes=2, gpus_per_node=4), ((2, 2), 2, 4, 2, None, 4)),
+        (spec(nodes=2, gpus_per_node=4, tasks_per_node=2), ((2, 2), 2, 4, 2, None, None)),
+        (spec(workers=2, nodes=2, gpus=8), ((2, 2), 1, 4, 4, None, 2)),
+        (spec(workers=2, nodes="1-2", gpus_per_node=4), ((1, 2), 4, 4, 1, None, 2)),  # only the allocation tells
         (spec(workers=4, gpus_per_task=1), ((1, 1), 4, 4, 1, None, 4)),
         (spec(workers=4, gpus_per_node=0), ((1, 1), 4, 0, 0, None, 4)),
         (spec(nodes="2-4", gpus_per_node=8), ((2, 4), 8, 8, 1, None, None)),
@@ -76,7 +84,7 @@ def uneven(workers: int | None, chief: int, worker: int | None = None, **values:
         (uneven(2, 2, 4, nodes=2, gpus_per_node=8), ((2, 2), 2, 8, 5, 2)),
         (uneven(3, 2, 4, nodes=2), ((2, 2), 2, 8, 7, 2)),  # 14 GPUs, but not on two hosts with 7
         (uneven(None, 2, 1, nodes=2, gpus_per_node=4), ((2, 2), 4, 4, None, 1)),
-        (uneven(0, 2, 1, nodes=1, gpus_per_node=4), ((1, 1), 2, 4, 1, 2)),
+        (uneven(0, 2, 1, nodes=1, gpus_per_node=2), ((1, 1), 1, 2, 1, 2)),
         (uneven(4, 0, 2, nodes=2), ((2, 2), 2, 4, 4, 2)),
         (uneven(6, 2, 1, nodes="1-2", gpus_per_node=4), ((1, 2), 4, 4, 8, 1)),
     ],
@@ -142,6 +150,55 @@ def test_counts_that_do_not_fit_are_refused_with_their_numbers(asked: JobSpec, k
     with pytest.raises(SpecError) as caught:
         resolve(asked, "slurm")
     assert (caught.value.key, caught.value.problem) == (key, numbers)
+
+
+@pytest.mark.parametrize(
+    ("asked", "idle", "line"),
+    [
+        (spec(workers=1, gpus_per_node=4, gpus_per_task=1), "3 of 4", "--gpus-per-task 4 or --gpus-per-node 1"),
+        (spec(workers=3, gpus_per_node=4), "1 of 4", "--gpus-per-node 3"),
+        (spec(workers=6, gpus_per_node=4), "2 of 8", "--gpus-per-node 3"),
+        (spec(workers=5, gpus_per_node=4), "3 of 8", "--workers 8"),
+        (spec(workers=3, nodes=2, gpus_per_node=4), "2 of 8", "--workers 4"),
+        (spec(workers=3, nodes=2, gpus_per_task=1), "1 of 4", "--workers 4"),
+        (spec(workers=1, nodes=2, gpus_per_node=4), "4 of 8", "--nodes 1 or --workers 2"),
+        (spec(nodes=2, gpus_per_node=4, gpus_per_task=3), "2 of 8", "--gpus-per-task 4 or --gpus-per-node 3"),
+        (spec(nodes=2, gpus_per_node=4, tasks_per_node=3), "2 of 8", "--gpus-per-node 3"),
+        (spec(workers=4, gpus=6), "2 of 6", "--gpus 4"),
+        (spec(workers=4, gpus=8, gpus_per_task=1), "4 of 8", "--gpus 4 or --gpus-per-task 2"),
+        (spec(gpus_per_node=4, gpus_per_task=0), "4 of 4", "--gpus-per-task 4 or --gpus-per-node 0"),
+        (spec(workers=3, nodes=2, gpus_per_node=4, gpus_per_task=0), "8 of 8", "--gpus-per-node 0"),
+        (spec(workers=5, gpus_per_node=8, gpus_per_task=3), "9 of 24", "--nodes 5 --gpus-per-node 3"),
+        (spec(workers=1, nodes=2, gpus_per_node=3, gpus_per_task=2), "4 of 6", "--nodes 1 --gpus-per-node 2"),
+        (spec(workers=3, gpus_per_node=4, tasks_per_node=4), "1 of 4", "--gpus-per-node 3"),
+        # a leader with more than the workers; with GPUs, and workers without any
+        (uneven(1, 4, 1, nodes=1, gpus_per_node=6), "1 of 6", "--gpus-per-node 5 or --workers 2"),
+        (uneven(3, 2, 0, nodes=2, gpus_per_node=2), "2 of 4", "--nodes 1"),
+    ],
+)
+def test_gpus_that_no_task_would_get_are_refused_with_the_line_to_write(asked: JobSpec, idle: str, line: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        need_tasks_for_all(asked, resolve(asked, "slurm"))
+    assert caught.value.problem.endswith(f"would leave {idle} GPUs without a task")
+    assert caught.value.hint == f"write {line}"
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus"),
+    [
+        (spec(workers=2, gpus=4, tasks_per_node=4), 4),  # requested as often as there are tasks
+        (spec(workers=1, gpus_per_node=4, tasks_per_node=4), 4),
+        (uneven(8, 2, 0, gpus_per_node=2), 2),
+        (uneven(None, 1, 3, nodes=1), 4),  # a worker beside the leader
+        (uneven(3, 2, 4, nodes=2, gpus_per_node=8), 8),  # no other number would leave fewer
+        (spec(workers=3, nodes="1-2", gpus_per_node=4), 4),  # only the allocation tells
+        (spec(workers=6, gpus_per_node=6), 6),
+    ],
+)
+def test_requests_for_gpus_that_tasks_get_or_that_no_other_number_would_spare(asked: JobSpec, gpus: int) -> None:
+    request = resolve(asked, "slurm")
+    need_tasks_for_all(asked, request)
+    assert request.gpus_per_node == gpus
 
 
 @pytest.mark.parametrize(

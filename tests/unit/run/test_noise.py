@@ -61,6 +61,8 @@ W0000 00:00:1795801422.740655   18604 local_rendezvous.cc:412] Local rendezvous 
 I0000 00:00:1730.1    1234 gpu_device.cc:2022] Created device /job:localhost/replica:0/task:0/device:GPU:0 with 13949
 2024-08-20 10:00:00.3: E external/local_xla/xla/stream_executor/cuda/cuda_dnn.cc:466] Loaded runtime CuDNN library: 9.
 F0000 00:00:1795801395.635739   17122 cpu_feature_guard.cc:227] The TensorFlow library was compiled to use AVX512F, bu
+2024-08-20 10:00:00.3: W tensorflow/core/grappler/optimizers/data/auto_shard.cc:776] AUTO sharding policy will apply DAT
+WARNING:tensorflow:Using MirroredStrategy eagerly has significant overhead currently.
 Traceback (most recent call last):
 ValueError: To enable the following instructions: none
 To enable the following instructions: see page 3

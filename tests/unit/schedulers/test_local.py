@@ -80,7 +80,7 @@ def test_gpus_that_the_driver_does_not_report_have_a_note(monkeypatch: pytest.Mo
         ({"gpus_per_node": 3, "env": {"GRIDTF_LOCAL_GPUS": "0,1"}}, "3 GPUs are requested, but", "request fewer"),
         ({"nodes": 2}, "2 hosts are needed, but the local scheduler has one", "raise --tasks-per-node"),
         (
-            {"gpus_per_node": 2, "tasks": {"worker": {"count": 3}}},
+            {"gpus_per_node": 2, "tasks": {"worker": {"count": 4}}},
             "2 hosts are needed, but the local scheduler has one",
             "raise --gpus-per-node",
         ),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import pytest
 
-from gridtf.training.exchange import Member, decode, difference, encode, failure, is_due, signature
+from gridtf.training.exchange import Learned, Member, decode, describe, difference, encode, failure, is_due, signature
 
 
 def float32(vector: list[float]) -> list[float]:
@@ -15,9 +16,9 @@ def float32(vector: list[float]) -> list[float]:
 
 def test_sum_of_the_vectors_has_what_every_member_tells_exactly() -> None:
     told = [
-        Member(weight=1280.0, done=True, wish=True, signature=signature(b"one"), size=123_456),
+        Member(weight=1280.0, done=True, wish=True, signature=signature(b"one"), size=123_456, token=(1 << 24) - 1),
         Member(weight=0.0, signature=(1 << 48) - 1),
-        Member(weight=0.5, done=True, signature=1 << 24),
+        Member(weight=0.5, done=True, signature=1 << 24, due=True),
     ]
     vectors = [float32(encode(member, rank, 3)) for rank, member in enumerate(told)]
     assert decode([sum(numbers) for numbers in zip(*vectors, strict=True)]) == told
@@ -37,17 +38,51 @@ def test_exchange_is_due_by_steps_or_by_time(steps: int, elapsed: float, seconds
     assert is_due(steps, elapsed, 20, seconds) is due
 
 
+def told(*variables: str, learned: Sequence[Learned] = ()) -> str:
+    return describe(variables, learned).decode()
+
+
 def test_difference_names_both_tasks_and_the_first_variable_that_differs() -> None:
-    error = difference(
-        {"chief:0": "a [1]\nb [2]\nc [3]", "worker:0": "a [1]\nb [2]\nc [3]", "worker:1": "a [1]\nb [9]"}
-    )
+    same, other = told("a [1]", "b [2]", "c [3]"), told("a [1]", "b [9]")
+    error = difference({"chief:0": same, "worker:0": same, "worker:1": other})
+    assert error is not None
     assert error.what == "chief:0 and worker:1 have attached different models"
     assert error.why == "variable 2 is b [2] at chief:0, b [9] at worker:1"
 
 
 def test_difference_where_one_member_has_more_variables() -> None:
-    assert difference({"worker:0": "a [1]", "worker:1": "a [1]\nb [2]"}).why == (
-        "variable 2 is missing at worker:0, b [2] at worker:1"
+    error = difference({"worker:0": told("a [1]"), "worker:1": told("a [1]", "b [2]")})
+    assert error is not None
+    assert error.why == "variable 2 is missing at worker:0, b [2] at worker:1"
+
+
+WORDS, MEAN = ("text (TextVectorization)", "5f0c", 0.0, 0.0), ("norm (Normalization)", "", 1.5, 40.0)
+
+
+@pytest.mark.parametrize(
+    ("learned", "layer"),
+    [
+        ((WORDS, MEAN), ""),
+        ((WORDS, (*MEAN[:2], 1.501, 40.001)), ""),  # the same mean in the floating point of another host
+        ((WORDS, (*MEAN[:2], 1.6, 40.0)), MEAN[0]),
+        ((WORDS, (*MEAN[:2], 1.5, 41.0)), MEAN[0]),
+        (((WORDS[0], "77aa", 0.0, 0.0), MEAN), WORDS[0]),
+        ((WORDS,), MEAN[0]),  # of an empty share, or adapted by one member alone
+        ((WORDS, MEAN, ("more (Hashing)", "1", 0.0, 0.0)), "more (Hashing)"),
+        ((WORDS, MEAN, ("words (StringLookup) beside the model", "1", 0.0, 0.0)), ""),  # the others have read a file
+    ],
+)
+def test_layer_that_has_learned_something_else_is_named_before_the_variables_that_follow_from_it(
+    learned: Sequence[Learned], layer: str
+) -> None:
+    variables = ["embeddings [9, 4]"] if layer else ["embeddings [8, 4]"]
+    texts = {
+        "worker:0": told("embeddings [8, 4]", learned=(WORDS, MEAN)),
+        "worker:1": told(*variables, learned=learned),
+    }
+    error = difference(texts)
+    assert (error.what if error else "") == (
+        f"worker:0 and worker:1 have adapted {layer} to different data" if layer else ""
     )
 
 

@@ -45,6 +45,16 @@ class Batches(list[int]):
     num_batches = 5
 
 
+class Seen:
+    """What the program does with Keras."""
+
+    def __init__(self, steps: int = 0, learned: Sequence[Any] = (), since: float | None = None) -> None:
+        self.steps, self.since, self._learned = steps, since, [*learned]
+
+    def learned(self, model: object) -> list[Any]:
+        return self._learned
+
+
 class Sums:
     """Sums of vectors over threads."""
 
@@ -69,18 +79,20 @@ class Link:
     def total(self, values: Sequence[float]) -> list[float]:
         return self._sums.add(self._rank, values)
 
-    def average(self, variables: Sequence[Any]) -> Callable[[Sequence[float], float], list[float]]:
-        def exchange(numbers: Sequence[float], weight: float) -> list[float]:
+    def average(self, variables: Sequence[Any]) -> Callable[[Sequence[float], float], tuple[list[float], float]]:
+        def exchange(numbers: Sequence[float], weight: float) -> tuple[list[float], float]:
             values = [variable.value * weight if weight else 0.0 for variable in variables]
             if not all(map(math.isfinite, values)):
                 numbers = [-number if place % SLOTS == WEIGHT else number for place, number in enumerate(numbers)]
             total = self.total([*numbers, *values])
             numbers, values = total[: len(numbers)], total[len(numbers) :]
             weights = numbers[WEIGHT::SLOTS]
+            off = 0.0
             for variable, value in zip(variables, values, strict=True):
                 if min(weights) >= 0 and sum(weights) > 0:
+                    off = abs(variable.value - value / sum(weights))
                     variable.value = value / sum(weights)
-            return list(numbers)
+            return list(numbers), off
 
         return exchange
 
@@ -169,6 +181,51 @@ def test_group_goes_on_after_finish_with_the_same_model() -> None:
         return model.values[0]
 
     assert together(2, member) == [6.0] * 2
+
+
+def test_group_tells_its_exchanges_its_steps_and_how_far_it_was_from_the_mean() -> None:
+    def member(group: Group) -> dict[str, Any]:
+        group._seen = Seen(7)  # type: ignore[assignment]
+        model = Model(0.0)
+        group.attach(model)
+        assert group.told() == {"exchanges": 0, "steps": 7, "due": True}  # the program's own steps: none was announced
+        for _ in range(7):
+            model.variables[0].value += 1 + group.rank
+            group.step()
+        group.finish()
+        return group.told()
+
+    assert together(2, member, every=3) == [{"exchanges": 3, "steps": 7, "distance": 0.5}] * 2
+
+
+@pytest.mark.parametrize(
+    ("steps", "elapsed", "interval", "due"),
+    [
+        (20, 0.0, {"every": 20}, True),
+        (19, 99.0, {"every": 20}, False),
+        (0, 99.0, {"every": 20}, False),  # it has evaluated only
+        (1, 6.0, {"seconds": 5}, True),
+        (99, 4.0, {"seconds": 5}, False),
+        (0, 99.0, {"seconds": 5}, False),
+    ],
+)
+def test_exchange_that_was_due_and_not_made_is_told(
+    monkeypatch: pytest.MonkeyPatch, steps: int, elapsed: float, interval: dict[str, Any], due: bool
+) -> None:
+    group = Group(["worker:0", "worker:1"], 0, Link(Sums(1), 0), Interval(**interval))
+    group._seen = Seen(steps, since=100.0 if steps else None)  # type: ignore[assignment]
+    monkeypatch.setattr("time.monotonic", lambda: 100.0 + elapsed)
+    assert group.told() == {"exchanges": 0, "steps": steps, "due": due}
+
+
+def test_layers_that_have_learned_different_things_are_an_error_in_all_members() -> None:
+    def member(group: Group) -> None:
+        group._seen = Seen(learned=[("text (TextVectorization)", f"of {group.rank}", 0.0, 0.0)])  # type: ignore[assignment]
+        group.attach(Model(1.0))
+
+    assert {error.hint for error in failures(2, member)} == {
+        "adapt layers before group.share(…), or to all of the data"
+    }
 
 
 def test_exchanges_by_time_need_no_equal_number_of_steps() -> None:
@@ -433,3 +490,17 @@ def test_member_that_waits_long_for_the_others_says_so(capsys: pytest.CaptureFix
     with module._notice("not said"):
         pass
     assert capsys.readouterr().err == "waits\n"
+
+
+def test_model_of_another_backend_is_refused() -> None:
+    class Value:
+        trainable = True
+
+    class Wrapped:
+        name, value = "kernel", Value()
+
+    class OfJax:
+        variables = (Wrapped(),)
+
+    with pytest.raises(GridtfError, match="the variables of OfJax are not TensorFlow's: Keras has another backend"):
+        Group(["worker:0"], 0, Link(Sums(1), 0), Interval(every=2)).attach(OfJax())

@@ -302,6 +302,24 @@ def test_component_requests() -> None:
         ("SBATCH_NODES=5", [], ""),
         ("SBATCH_ARRAY=0-3", [], ""),
         ("SBATCH_ARRAY_INX=0-3", ["--array=0-3"], ""),
+        (
+            "SBATCH_GRES=gpu:1",
+            [],
+            "SBATCH_GRES=gpu:1 in the environment adds --gres=gpu:1 to the job; if not meant, unset it",
+        ),
+        ("SBATCH_GRES=lustre", [], ""),
+        (
+            "SBATCH_EXCLUSIVE=user",
+            [],
+            "SBATCH_EXCLUSIVE=user in the environment adds --exclusive=user to the job; if not meant, unset it",
+        ),
+        ("SBATCH_EXPORT=ALL,X=1", [], ""),
+        (
+            "SBATCH_EXPORT=NONE",
+            [],
+            "SBATCH_EXPORT=NONE keeps this shell's PATH and other variables from the job: unset it, or set what the "
+            "program needs with setup and env",
+        ),
     ],
 )
 def test_options_that_the_environment_overrides_are_told(variable: str, native: list[str], note: str) -> None:
@@ -376,6 +394,32 @@ def test_refused_account_lists_the_user_s_accounts(tools: Path) -> None:
     with pytest.raises(SpecError) as caught:
         advice.check(plan("slurm", account="physisc"))
     assert (caught.value.key, caught.value.hint) == ("account", "available to you: chemistry, physics")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "output", "word"),
+    [
+        ("SBATCH_NO_KILL", "1", "Invalid --no-kill specification", "--native=--no-kill"),
+        ("SBATCH_GPUS", "2", "Invalid generic resource (gres) specification", "--gpus"),
+        ("SBATCH_GRES", "gpu:9", "Requested node configuration is not available", "--gpus-per-node"),
+    ],
+)
+def test_variable_without_which_slurm_accepts_the_job_is_named(
+    tools: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, output: str, word: str
+) -> None:
+    monkeypatch.setenv("SBATCH_ACCOUNT", "chemistry")
+    monkeypatch.setenv(name, value)
+    command(tools, "sbatch", f'[ -z "${name}" ] && exit\necho "sbatch: error: {output}" >&2\nexit 1')
+    with pytest.raises(SpecError) as caught:
+        advice.check(plan("slurm", gpus_per_node=1))
+    assert caught.value.key == name
+    assert caught.value.problem == f"Slurm refuses {value!r} in the environment: {output}"
+    assert caught.value.hint == f"unset {name}; what a job needs is written as {word}"
+    monkeypatch.setenv("SBATCH_ACCOUNT", "physics")
+    command(tools, "sbatch", f'echo "sbatch: error: {output}" >&2\nexit 1')  # whatever is set
+    with pytest.raises((SpecError, SchedulerError)) as other:
+        advice.check(plan("slurm", gpus_per_node=1))
+    assert name not in str(other.value)
 
 
 def test_check_without_a_controller(tools: Path) -> None:
