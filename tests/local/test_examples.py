@@ -33,6 +33,8 @@ _FEWER = {
 # Examples whose workers train as one process would that sees whole batches.
 EXACT = {"one_host", "keras_distribution", "tf_keras_fit", "multiworker"}
 _APART = {"data_service": 5}  # its data workers prepare ahead, each in a pass of its own
+# Examples whose tasks, so many, have steps until all together have enough: one that starts late has few, or none.
+_COUNT_TOGETHER = {"between_graph_async": 2, "ps_flags": 2, "supervisor_cnn": 2, "tf_config": 2}
 _RESTARTED = {"resume"}  # by tests/local/test_restarts.py, with a restart
 # To import scikit-learn takes a process half as long as to import TensorFlow. The examples get what they have of it,
 # the digits and how they are divided, from modules of its name; predict.py, the tests on beds and test_restarts.py
@@ -152,7 +154,7 @@ def test_example_reaches_its_accuracy(example: str, tmp_path: Path, digits: Path
     stated = reached(example, run_dir / "output", output)
     assert "trained separately" not in output
     if not stated_output(example):
-        need_each_once(tmp_path / "seen", 1437, _APART.get(example, 1))
+        need_each_once(tmp_path / "seen", 1437, _APART.get(example, 1), _COUNT_TOGETHER.get(example, 0))
     if example in EXACT:
         environ["OUTPUT_DIR"] = str(tmp_path / "alone")
         command = [sys.executable, f"examples/{example}/train.py"]
@@ -176,18 +178,28 @@ def packages(example: str) -> list[Path]:
     return [need_tf_keras()] if example == "tf_keras_fit" else []
 
 
-def need_each_once(folder: Path, elements: int, apart: int = 1) -> None:
+def need_each_once(folder: Path, elements: int, apart: int = 1, shares: int = 0) -> None:
     """After every step of a training, no element has been seen more than once more often than another.
 
     Args:
         folder: What the losses have noted, in a file for each process.
         elements: How many there are.
         apart: How much more often one may have been seen.
+        shares: How many tasks count their steps together, each with every n-th element; 0: they do not count, and
+            what they have seen is compared with all elements, or with what all of them have seen.
     """
     seen = [[re.findall(r"\d+", line) for line in path.read_text().splitlines()] for path in folder.iterdir()]
     seen = [[step for step in steps if set(step) != {"0"}] for steps in seen]  # zeros: held-out elements
     own = [set(chain(*steps)) for steps in seen]
-    assert set().union(*own) == {str(number) for number in range(1, elements + 1)}
+    whole = [str(number) for number in range(1, elements + 1)]
+    if shares:
+        wanted = [set(whole[first::shares]) for first in range(shares)]
+        own = [next(share for share in wanted if share & part) for part in own if part]
+        seen = [*filter(None, seen)]
+        assert sum(map(len, own)) == len(set().union(*own)), "two tasks have the same share"
+        assert all(set(chain(*steps)) <= share for steps, share in zip(seen, own, strict=True))
+    else:
+        assert set().union(*own) == {*whole}
     if sum(map(len, own)) > elements:  # no shares of their own: what all see together in a step
         assert len({len(steps) for steps in seen}) == 1, [len(steps) for steps in seen]
         seen, own = [[[*chain(*lines)] for lines in zip(*seen, strict=True)]], [set().union(*own)]
