@@ -33,7 +33,7 @@ _FEWER = {
 # Examples whose workers train as one process would that sees whole batches.
 EXACT = {"one_host", "keras_distribution", "tf_keras_fit", "multiworker"}
 _APART = {"data_service": 5}  # its data workers prepare ahead, each in a pass of its own
-# Examples whose tasks, so many, have steps until all together have enough: one that starts late has few, or none.
+# Examples whose tasks, so many, train until all their steps together are enough: one that starts late has few, or none.
 _COUNT_TOGETHER = {"between_graph_async": 2, "ps_flags": 2, "supervisor_cnn": 2, "tf_config": 2}
 _RESTARTED = {"resume"}  # by tests/local/test_restarts.py, with a restart
 # To import scikit-learn takes a process half as long as to import TensorFlow. The examples get what they have of it,
@@ -185,19 +185,20 @@ def need_each_once(folder: Path, elements: int, apart: int = 1, shares: int = 0)
         folder: What the losses have noted, in a file for each process.
         elements: How many there are.
         apart: How much more often one may have been seen.
-        shares: How many tasks count their steps together, each with every n-th element; 0: they do not count, and
-            what they have seen is compared with all elements, or with what all of them have seen.
+        shares: Among how many tasks that count their steps together the elements are divided, each with [i::shares];
+            a task may have begun its share late, or not at all. 0: all elements have been seen.
     """
     seen = [[re.findall(r"\d+", line) for line in path.read_text().splitlines()] for path in folder.iterdir()]
     seen = [[step for step in steps if set(step) != {"0"}] for steps in seen]  # zeros: held-out elements
+    seen = [steps for steps in seen if any(steps)]
     own = [set(chain(*steps)) for steps in seen]
     whole = [str(number) for number in range(1, elements + 1)]
     if shares:
         wanted = [set(whole[first::shares]) for first in range(shares)]
-        own = [next(share for share in wanted if share & part) for part in own if part]
-        seen = [*filter(None, seen)]
+        assert own, "no task has seen anything"
+        assert all(any(part <= share for share in wanted) for part in own), "a task has seen more than its share"
+        own = [next(share for share in wanted if part <= share) for part in own]
         assert sum(map(len, own)) == len(set().union(*own)), "two tasks have the same share"
-        assert all(set(chain(*steps)) <= share for steps, share in zip(seen, own, strict=True))
     else:
         assert set().union(*own) == {*whole}
     if sum(map(len, own)) > elements:  # no shares of their own: what all see together in a step
