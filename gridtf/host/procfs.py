@@ -120,18 +120,9 @@ def parent(pid: int) -> int:
     return int(fields[1]) if fields else 0
 
 
-def ticks(pid: int) -> int:
-    """The clock ticks that a process and the children that it has waited for have used; 0 when it is gone."""
-    return _used(_stat(pid))
-
-
-def _used(fields: list[str]) -> int:
-    return sum(map(int, fields[11:15]))
-
-
 def cpu_ticks() -> dict[int, tuple[int, int]]:
     """Process id -> its parent, and the clock ticks that it and the children that it has waited for have used."""
-    return {pid: (int(fields[1]), _used(fields)) for pid, fields in _all()}
+    return {pid: (int(fields[1]), sum(map(int, fields[11:15]))) for pid, fields in _all()}
 
 
 def session(pid: int) -> int | None:

@@ -37,6 +37,7 @@ _END_LIMIT = 1.0  # seconds for a killed process to close its pipe
 _LOGS, _SILENT_LOGS = 0.25, 1.0  # seconds between two looks at the lengths of the logs, and while no task prints
 _SOON_SILENT = 5.0  # seconds without output after which no task prints
 _THREADS = 0.002  # the share of a core that is spent on all threads, of which TensorFlow has hundreds, and connections
+_SHARED = 0.002  # the share of a core that is spent on finding out which memory processes share
 _BACKLOG = 1 << 14  # bytes that wait on a connection that is held up by its network
 _LINKS = 4  # pairs of addresses that a sample tells
 _FAMILY = {4: socket.AF_INET, 16: socket.AF_INET6}  # by the length of an address
@@ -214,13 +215,14 @@ class _Samples:
 
         self._usage, self._name = usage, host
         self._families, self._host = usage.Families(tasks), usage.Host()
-        self._waiting = _Waiting(usage)
+        self._waiting, self._shared = _Waiting(usage), _Shared(usage)
         self._before = self._look()
 
     def _look(self) -> tuple[float, HostUse, dict[str, ProcessUse]]:
         families, now = self._families.look(), time.monotonic()
-        used = {name: self._usage.of_processes(pids) for name, pids in families.items()}
+        used = {name: self._usage.of_processes(pids, self._shared.known) for name, pids in families.items()}
         self._waiting.look(families)
+        self._shared.look([pid for use in used.values() for pid in use.sharing])
         return now, self._host.use(), used
 
     def take(self) -> Record:
@@ -258,6 +260,35 @@ class _Samples:
                 if (before := tasks_before.get(name)) is not None
             },
         }
+
+
+class _Shared:
+    """The memory that processes share, by a thread: with hundreds of GiB, the kernel takes seconds to tell.
+
+    Attributes:
+        known: As usage.shared_memory() returned it last.
+    """
+
+    def __init__(self, usage: ModuleType) -> None:
+        self._usage, self._due = usage, float("-inf")
+        self.known: dict[int, int] = {}
+
+    def look(self, pids: Sequence[int]) -> None:
+        """Find out anew, if that is due.
+
+        Args:
+            pids: The processes.
+        """
+        if pids and time.monotonic() >= self._due:
+            import threading
+
+            self._due = float("inf")
+            threading.Thread(target=self._read, args=(pids,), daemon=True).start()
+
+    def _read(self, pids: Sequence[int]) -> None:
+        begin = time.thread_time()
+        self.known = self._usage.shared_memory(pids)
+        self._due = time.monotonic() + (time.thread_time() - begin) / _SHARED
 
 
 class _Waiting:

@@ -23,6 +23,7 @@ from gridtf.run.rundir import Record, write_record
 from gridtf.states import TaskState
 from tests.support.jobs import until
 from tests.support.system import FakeSystem
+from tests.unit.host.test_usage import FORKS
 
 BUSY = """
 import sys, time
@@ -101,6 +102,25 @@ def test_sample_shows_what_a_task_uses_and_when_it_has_printed(busy: TaskProcess
     assert sizes == sorted(sizes)
     assert sizes[-1] > sizes[0]
     assert "worker:0" in ended(sampler, pid, busy)[-1]["sample"]["tasks"]
+
+
+@pytest.mark.thorough
+def test_memory_that_a_program_shares_with_its_forks_is_sampled_once() -> None:
+    """64 MiB of a program, and 32 of each of four children: 192; summed up by process, they are 448."""
+    with subprocess.Popen([sys.executable, "-c", FORKS], stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        for _ in range(5):
+            process.stdout.readline()
+        task = TaskProcess("worker:0", TaskState.RUNNING, process.pid)
+        sampler, _, pid = begin(task)
+        try:
+            used = 0
+            while used < 128:  # the largest process, until the kernel has told what is shared
+                used = wait_for(lambda: sampler.look([task]))["sample"]["tasks"]["worker:0"]["memory"] >> 20
+            assert 192 <= used < 256
+        finally:
+            ended(sampler, pid, task)
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.mark.thorough

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gridtf.host import usage
+from tests.support.jobs import until
 
 _DEV = """\
 Inter-|   Receive                                                |  Transmit
@@ -30,7 +32,7 @@ def test_family_is_counted_as_one() -> None:
         assert families.look()["worker:0"][0] == process.pid
         process.stdout.readline()  # the child has its memory
         pids = families.look()["worker:0"]
-        found = usage.of_processes(pids)
+        found = usage.of_processes(pids, {})
         assert (len(pids), found.processes) == (2, 2)
         assert found.memory > 32 << 20
         assert found.read > 0
@@ -39,7 +41,52 @@ def test_family_is_counted_as_one() -> None:
         process.kill()
         process.wait()
         assert "worker:0" not in families.look()
-        assert usage.of_processes([process.pid]).processes == 0
+        assert usage.of_processes([process.pid], {}).processes == 0
+
+
+FORKS = """
+import os, signal
+shared = b"x" * (64 << 20)
+for _ in range(4):
+    if not os.fork():
+        own = b"x" * (32 << 20)
+        print(flush=True)
+        signal.pause()
+print(flush=True)
+signal.pause()
+"""
+
+
+def test_memory_that_a_fork_leaves_to_several_processes_counts_once() -> None:
+    """64 MiB of a program, and 32 of each of four children: 192; summed up by process, they are 448."""
+    with subprocess.Popen([sys.executable, "-c", FORKS], stdout=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            assert process.stdout is not None
+            for _ in range(5):
+                process.stdout.readline()
+            pids = usage.Families({"worker:0": process.pid}).look()["worker:0"]
+            before = usage.of_processes(pids, {})
+            assert before.sharing == pids
+            assert 96 <= before.memory >> 20 < 128  # no more than the largest, until the kernel has told
+            shared = usage.shared_memory(pids)
+            assert 192 <= usage.of_processes(pids, shared).memory >> 20 < 256
+            assert usage.of_processes(pids, dict.fromkeys(pids, 0)).memory >> 20 >= 448
+            alone = usage.of_processes([process.pid], shared)
+            assert (alone.sharing, alone.memory >> 26) == ([], 1)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+    until(lambda: not usage.shared_memory(pids), "the end of the processes")
+
+
+def test_small_processes_beside_a_large_one_are_not_asked_what_they_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {1: 1 << 20, 2: 50_000, 3: 10_000}  # KiB
+    monkeypatch.setattr(usage, "_read", lambda path: b"RssAnon: %d kB" % sizes[int(path.split("/")[2])])
+    assert usage.of_processes(sizes, {}).sharing == []
+    assert usage.of_processes(sizes, {}).memory == sum(sizes.values()) << 10
+    sizes[4] = 10_000
+    assert usage.of_processes(sizes, {}).sharing == [1, 2, 3, 4]
+    # a kernel that does not tell
+    assert usage.of_processes(sizes, usage.shared_memory(sizes)).memory == sum(sizes.values()) << 10
 
 
 @pytest.mark.thorough
