@@ -11,11 +11,12 @@ import termios
 import tty
 from argparse import Namespace
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gridtf.cli.address import complete_names
 from gridtf.cli.common import find_job, new_parser
-from gridtf.errors import GridtfError, OutputError, UsageError
+from gridtf.errors import UsageError
 from gridtf.jobspec.arguments import Parser
 
 if TYPE_CHECKING:
@@ -56,42 +57,14 @@ def run_exec(arguments: Namespace) -> int:
         raise UsageError(
             "a terminal is needed, and stdin is none", hint="a command without one: gridtf exec, without -t"
         )
-    from gridtf.host.encrypted import EXIT, STDERR, STDIN, STDOUT, Relay, identity
-    from gridtf.observe import ask, beside, jobs
-    from gridtf.run import registry
+    from gridtf.observe import ask, beside
 
     run = find_job(arguments).run
     ask.need_allowed(run, "exec")
-    task = beside.task_of(run, arguments.task)
-    own, certificate = identity()
     term = (os.environ.get("TERM") or "dumb") if arguments.tty else ""
-    about = {"task": task, "command": [*arguments.command], "term": term, "certificate": certificate}
-    found = beside.start(run, {**about, **registry.who()})
-    codes: list[int] = []
-    with beside.connect(run, found, own) as connection:
-        relay = Relay(connection, {0: STDIN} if arguments.stdin else {}, {STDOUT: 1, STDERR: 2})
-        if not arguments.stdin:
-            relay.send(STDIN, b"")
-        with _terminal(relay, raw=arguments.stdin) if arguments.tty else contextlib.nullcontext():
-            while not (relay.closed or codes) or not relay.written:
-                _step(relay)
-                codes += [data[0] for kind, data in relay.news if kind == EXIT]
-        relay.leave()
-    if codes:
-        return codes[0]
-    view = jobs.view(run)
-    why = f"{view.state}: {view.reason}" if view.finished else "the job is ending, or its host is gone"
-    hint = f"see `gridtf status {view.job_id or run.path}`"
-    raise GridtfError(f"the connection with {task} on host {found['host']} has ended", why=why, hint=hint)
-
-
-def _step(relay: Relay) -> None:
-    try:
-        relay.step()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise OutputError(f"cannot write what the command prints: {error.strerror}") from None
+    attached = partial(_terminal, raw=arguments.stdin) if arguments.tty else contextlib.nullcontext
+    task = beside.task_of(run, arguments.task)
+    return beside.execute(run, task, arguments.command, term=term, stdin=arguments.stdin, attached=attached)
 
 
 @contextlib.contextmanager

@@ -7,15 +7,16 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from gridtf import schedulers
-from gridtf.errors import GridtfError, NotFoundError, UsageError, nearest
+from gridtf.errors import GridtfError, NotFoundError, OutputError, UsageError, nearest
 from gridtf.host import encrypted
 from gridtf.jobspec.config import forbidden_by_site
 from gridtf.observe import jobs
 from gridtf.observe.ask import ask
-from gridtf.run import recordtypes
+from gridtf.run import recordtypes, registry
 from gridtf.run.rundir import JOINED, Record, RunDir, is_ours, listdir, read_record
 from gridtf.schedulers.api import JobIdentity
 from gridtf.states import TaskState
@@ -53,6 +54,65 @@ def task_of(run: RunDir, name: str | None) -> str:
         how = found.signal or ("" if found.exit is None else f"exit code {found.exit}")
         raise GridtfError(f"{found.name} is not running", why=": ".join(filter(None, (f"{found.state}{when}", how))))
     return found.name if found else name or "worker:0"
+
+
+def execute(
+    run: RunDir,
+    task: str,
+    command: Sequence[str],
+    *,
+    term: str = "",
+    stdin: bool = False,
+    outputs: tuple[int, int] = (1, 2),
+    attached: Callable[[encrypted.Relay], AbstractContextManager[object]] = nullcontext,
+) -> int:
+    """Run a command beside a task, and copy what it prints until it has ended.
+
+    Args:
+        run: The run directory, of a job that this user may ask.
+        task: The task, as task_of returns it.
+        command: The program and its arguments.
+        term: The kind of the terminal that it gets; empty: none.
+        stdin: Whether it reads this process's standard input; otherwise its own is at its end.
+        outputs: The descriptors for its standard output and standard error.
+        attached: Makes what is around it while it runs.
+
+    Returns:
+        Its exit code.
+
+    Raises:
+        GridtfError: As start and connect do, and when the connection ends before the command.
+        OutputError: When what it prints cannot be written.
+    """
+    own, certificate = encrypted.identity()
+    about = {"task": task, "command": [*command], "term": term, "certificate": certificate}
+    found = start(run, {**about, **registry.who()})
+    sinks = dict(zip((encrypted.STDOUT, encrypted.STDERR), outputs, strict=True))
+    codes: list[int] = []
+    with connect(run, found, own) as connection:
+        relay = encrypted.Relay(connection, {0: encrypted.STDIN} if stdin else {}, sinks)
+        if not stdin:
+            relay.send(encrypted.STDIN, b"")
+        with attached(relay):
+            while not (relay.closed or codes) or not relay.written:
+                _step(relay)
+                codes += [data[0] for kind, data in relay.news if kind == encrypted.EXIT]
+        relay.leave()
+    if codes:
+        return codes[0]
+    view = jobs.view(run)
+    why = f"{view.state}: {view.reason}" if view.finished else "the job is ending, or its host is gone"
+    hint = f"see `gridtf status {view.job_id or run.path}`"
+    raise GridtfError(f"the connection with {task} on host {found['host']} has ended", why=why, hint=hint)
+
+
+def _step(relay: encrypted.Relay) -> None:
+    try:
+        relay.step()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(f"cannot write what the command prints: {error.strerror}") from None
 
 
 def start(run: RunDir, request: Record) -> Record:
