@@ -199,6 +199,25 @@ def test_qsub_submits_when_the_library_hangs(sge: Bed) -> None:
     assert record["job_id"] in queue(sge)
 
 
+# Takes connections, and answers none.
+DEAF = "import socket, time; s = socket.create_server(('', 6440), backlog=99); print('on', flush=True); time.sleep(600)"
+
+
+def test_qsub_submits_where_the_library_does_not_reach_the_qmaster(sge: Bed) -> None:
+    """As that of another Grid Engine, for which the qmaster has no answer; qsub, a wrapper, has the right settings."""
+    folder = sge.home() / "reaches"
+    folder.mkdir()
+    (folder / "qsub").write_text(f'#!/bin/sh\nSGE_QMASTER_PORT=6444 exec {BINARIES}/qsub "$@"\n')
+    (folder / "qsub").chmod(0o755)
+    env = {"SGE_BINARY_PATH": f"{HOME}/reaches", "SGE_QMASTER_PORT": "6440", "XDG_STATE_HOME": f"{HOME}/state"}
+    with sge.running("ctl", f'exec python3 -c "{DEAF}"'):
+        first, second = submitted(sge, "auto", "auto", native=["-h"], env=env)
+        assert (first["by"], second["by"]) == ("qsub", "qsub")
+        assert "DRMAA cannot be used: the qmaster has not answered libdrmaa within 20 s" in first["notes"][0]
+        assert second["notes"] == []
+        assert {first["job_id"], second["job_id"]} <= set(queue(sge))
+
+
 @pytest.mark.parametrize(
     "prints",
     ["echo 'Welcome to the grid'; real; echo 'Have a nice day'", "real | sed 's/.*/accepted/'"],

@@ -5,13 +5,13 @@ can be loaded only in a process that was started with a setting of glibc.
 
 Input: the job script, a regular file, as standard input, and one JSON object as the only argument: ``native`` (DRMAA's
 native specification: drmaa_attributes(3)), ``tasks`` (first element, last element and step of a job array; empty for a
-single job), ``libraries`` (paths or names of libdrmaa, in the order to try), ``loading`` (seconds in which one must be
-loaded), ``path`` (the session's sys.path), ``environ`` (values to restore before the job is submitted, of variables
-that are set for the start of the session; null: not set).
+single job), ``libraries`` (paths or names of libdrmaa, in the order to try), ``limit`` (seconds in which one must be
+loaded, and as many in which its session must begin), ``path`` (the session's sys.path), ``environ`` (values to restore
+before the job is submitted, of variables that are set for the start of the session; null: not set).
 
 Output: JSON objects, one a line, each as soon as it is known: ``unloadable`` (why DRMAA cannot be used) or ``loaded``,
 ``submitting``, then ``job_id`` or ``failed`` (DRMAA's message). SIGALRM ends the program when loading takes too long,
-as from a file server that hangs.
+as from a file server that hangs, or when the qmaster does not answer, as that of another Grid Engine than the library.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def main(argument: str) -> int:
 
     sys.path[:] = request["path"]
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(request["loading"])
+    signal.alarm(request["limit"])
     try:
         drmaa = load(request["libraries"])
     except UnloadableError as error:
         report({"unloadable": str(error)})
         return 1
-    signal.alarm(0)
     report({"loaded": True})
+    signal.alarm(request["limit"])
     restore(request["environ"])
     return submit(drmaa, request, report)
 
@@ -130,6 +130,7 @@ def submit(drmaa: Any, request: Mapping[str, Any], report: Report) -> int:
         template.remoteCommand = SCRIPT
         # bytes: drmaa would encode them by the locale
         template.nativeSpecification = os.fsencode(request["native"])
+        signal.alarm(0)
         report({"submitting": True})
         if request["tasks"]:
             job_id, *_ = drmaa.Session.runBulkJobs(template, *request["tasks"])  # 4711.1, 4711.2, …

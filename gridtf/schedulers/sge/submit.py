@@ -18,9 +18,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from gridtf.errors import SchedulerError, UsageError
+from gridtf.errors import RunDirError, SchedulerError, UsageError
 from gridtf.host import processes
 from gridtf.host.interpreter import isolated
+from gridtf.run import registry
+from gridtf.run.rundir import make_folder
 from gridtf.schedulers.api import JobIdentity, Plan, SubmitResult
 from gridtf.schedulers.commands import Answer, NoAnswerError, run_command
 from gridtf.schedulers.login import CommandLogin
@@ -29,7 +31,7 @@ from gridtf.text import whole
 
 WAY = "GRIDTF_SGE_SUBMIT"  # auto (the default), drmaa, qsub
 
-_LOAD_LIMIT = 20  # seconds to load libdrmaa, which may lie on a slow file server
+_DRMAA_LIMIT = 20  # seconds to load libdrmaa, which may lie on a slow file server, and as many for its session
 _FORCED_QDEL_LIMIT = 90.0  # seconds; qdel -f first tries 60 s without force
 _DEBIAN = "/usr/lib/gridengine-drmaa/lib"
 _LIBRARIES = ("libdrmaa.so.1.0", "libdrmaa.so.1", "libdrmaa.so")
@@ -51,6 +53,10 @@ class _HangsError(_NoDrmaaError):
     """Loading libdrmaa takes too long."""
 
 
+class _SilentError(_NoDrmaaError):
+    """The qmaster does not answer libdrmaa: it may be down, or of another Grid Engine than the library."""
+
+
 def submit(login: CommandLogin, plan: Plan, by_qsub: Callable[[Plan], SubmitResult]) -> SubmitResult:
     """Submit a plan's script by DRMAA or by qsub.
 
@@ -69,17 +75,39 @@ def submit(login: CommandLogin, plan: Plan, by_qsub: Callable[[Plan], SubmitResu
     if way not in ("auto", "drmaa", "qsub"):
         raise UsageError(f"{WAY} is {way!r}", hint="set it to auto, drmaa or qsub")
     notes: tuple[str, ...] = ()
-    if way != "qsub":
+    noted = _noted_as_silent(login) if way == "auto" else None
+    silent = False
+    if way != "qsub" and not (noted and noted.exists()):
         try:
             return _marked(_by_drmaa(login, plan), "drmaa")
         except _NoDrmaaError as error:
+            silent = isinstance(error, _SilentError)
+            if way == "drmaa" and silent:
+                raise sge.no_answer(str(error)) from None
             if way == "drmaa":
                 what = f"DRMAA cannot be used: {error}"
                 hint = f"set DRMAA_LIBRARY_PATH to the path of libdrmaa.so, or {WAY}=qsub to submit without DRMAA"
                 raise SchedulerError(what, hint=hint) from None
-            if isinstance(error, _HangsError) or os.environ.get("DRMAA_LIBRARY_PATH"):
+            if isinstance(error, (_HangsError, _SilentError)) or os.environ.get("DRMAA_LIBRARY_PATH"):
                 notes = (f"submitted by qsub, because DRMAA cannot be used: {error}",)
-    return _marked(by_qsub(plan), "qsub", notes)
+    result = _marked(by_qsub(plan), "qsub", notes)
+    if noted and silent:  # but the qmaster has answered qsub
+        with contextlib.suppress(OSError, RunDirError):
+            make_folder(noted.parent, parents=True)
+            noted.touch()
+    return result
+
+
+def _noted_as_silent(login: CommandLogin) -> Path | None:
+    """The file that tells that this cell answers qsub, and not these libraries; None without a home folder."""
+    import binascii
+
+    found = [path for path in map(Path, libraries(os.environ)) if path.exists()]
+    words = [login.server(JobIdentity(""), os.environ), *(f"{path} {path.stat().st_mtime_ns}" for path in found)]
+    with contextlib.suppress(RunDirError):
+        name = f"drmaa-silent-{binascii.crc32(os.fsencode(' '.join(words))):08x}"
+        return registry.folder(os.environ).with_name(name)
+    return None
 
 
 def _marked(result: SubmitResult, way: str, notes: tuple[str, ...] = ()) -> SubmitResult:
@@ -103,7 +131,7 @@ def _by_drmaa(login: CommandLogin, plan: Plan) -> SubmitResult:
         "native": native_specification(command),
         "tasks": task_range(plan.request.elements[:: plan.request.pack]),
         "libraries": [*libraries(os.environ)],
-        "loading": _LOAD_LIMIT,
+        "limit": _DRMAA_LIMIT,
         "path": sys.path,
         "environ": {name: os.environ.get(name) for name in ("DRMAA_LIBRARY_PATH", "GLIBC_TUNABLES", "LC_ALL")},
     }
@@ -112,14 +140,17 @@ def _by_drmaa(login: CommandLogin, plan: Plan) -> SubmitResult:
     try:
         answer = run_command(session, limit=patience, environ=environ, text=plan.script)
     except NoAnswerError as error:
+        silence = f"DRMAA has not answered within {patience:g} s"
         if "submitting" in messages(error.out):
-            return login.look_for(plan, f"DRMAA has not answered within {patience:g} s")
-        raise sge.no_answer(f"DRMAA has not answered within {patience:g} s") from None
+            return login.look_for(plan, silence)
+        raise _SilentError(silence) from None
     reported = messages(answer.out)
     if "job_id" in reported:  # whatever happened to the session after that
         return SubmitResult(JobIdentity(str(reported["job_id"])))
     if answer.code == -signal.SIGALRM and "loaded" not in reported:
-        raise _HangsError(f"libdrmaa has not been loaded within {_LOAD_LIMIT} s; {WAY}=qsub avoids the wait")
+        raise _HangsError(f"libdrmaa has not been loaded within {_DRMAA_LIMIT} s; {WAY}=qsub avoids the wait")
+    if answer.code == -signal.SIGALRM:
+        raise _SilentError(f"the qmaster has not answered libdrmaa within {_DRMAA_LIMIT} s")
     if "unloadable" in reported:
         raise _NoDrmaaError(reported["unloadable"])
     if "failed" in reported:
@@ -128,6 +159,8 @@ def _by_drmaa(login: CommandLogin, plan: Plan) -> SubmitResult:
         failed = " ".join(str(reported["failed"]).split())
         if os.fsdecode(SCRIPT) in failed:  # error opening /proc/self/fd/0: No such file or directory
             raise _NoDrmaaError(failed)
+        if "submitting" not in reported and sge.unreachable(Answer(1, "", failed)):
+            raise _SilentError(failed)
         return login.not_submitted(plan, Answer(1, "", failed))
     if "submitting" in reported:
         return login.look_for(plan, f"DRMAA's session has {_ended(answer.code)}")

@@ -206,17 +206,6 @@ def test_qsub_submits_when_drmaa_cannot_be_used(
             SchedulerError,
             'Grid Engine has refused the job: no project "x"',
         ),
-        (
-            """echo '{"failed": "unable to contact qmaster using port 6444 on host \\"ctl\\""}'; exit 1""",
-            NoAnswerError,
-            "qmaster does not answer: unable to contact",
-        ),
-        pytest.param(
-            "sleep 30",
-            NoAnswerError,
-            "qmaster does not answer: DRMAA has not answered within 3 s",
-            marks=pytest.mark.thorough,
-        ),
         pytest.param(
             """echo '{"submitting": true}'; sleep 30""",
             MaybeSubmittedError,
@@ -225,7 +214,7 @@ def test_qsub_submits_when_drmaa_cannot_be_used(
         ),
         ("""echo '{"submitting": true}'; kill -SEGV $$""", MaybeSubmittedError, "has ended by SIGSEGV"),
     ],
-    ids=["refused", "down", "hangs", "hangs-late", "crashes-late"],
+    ids=["refused", "hangs", "crashes"],
 )
 def test_failed_drmaa_submission_is_not_repeated_by_qsub(
     cell: Cell,
@@ -239,6 +228,46 @@ def test_failed_drmaa_submission_is_not_repeated_by_qsub(
     root = cell("qsub", "echo 4711")
     assert piece in refusal(drmaa(script), kind).what
     assert not (root / "called").exists()
+
+
+DOWN = "unable to contact qmaster using port 6444 on host"
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        (f"""echo '{{"failed": "{DOWN} ctl"}}'; exit 1""", DOWN),
+        pytest.param("sleep 30", "DRMAA has not answered within 3 s", marks=pytest.mark.thorough),
+    ],
+    ids=["down", "hangs"],
+)
+def test_drmaa_that_the_qmaster_does_not_answer_gives_way_to_qsub(
+    cell: Cell, drmaa: Callable[[str], Plan], monkeypatch: pytest.MonkeyPatch, script: str, why: str
+) -> None:
+    """Once qsub is answered, that is remembered, until there is another library."""
+    monkeypatch.setattr(GridEngineCommands, "submit_limit", 3.0 if "sleep" in script else 20.0)
+    root = cell("qsub", f'[ -e "$SGE_ROOT/up" ] && echo 4711 || {{ echo {DOWN} ctl >&2; exit 1; }}')
+    made = drmaa(f'touch "$SGE_ROOT/asked"; {script}')
+    asked = root / "asked"
+    for _ in range(2):  # the qmaster is down
+        assert "qmaster does not answer" in refusal(made, NoAnswerError).what
+        assert asked.exists()
+        asked.unlink()
+    (root / "up").touch()
+    result = scheduler.login.submit(made)
+    assert result.job.details == {"by": "qsub"}
+    assert why in result.notes[0]
+    asked.unlink()
+    assert scheduler.login.submit(made).notes == ()
+    assert not asked.exists()
+    monkeypatch.setenv(submit.WAY, "drmaa")
+    assert why in refusal(made, NoAnswerError).what
+    monkeypatch.delenv(submit.WAY)
+    asked.unlink()
+    (root / "lib/lx-amd64").mkdir(parents=True)
+    (root / "lib/lx-amd64/libdrmaa.so").touch()
+    assert scheduler.login.submit(made).notes
+    assert asked.exists()
 
 
 def test_qsub_submits_what_drmaa_cannot_quote(cell: Cell, drmaa: Callable[[str], Plan]) -> None:
@@ -388,7 +417,7 @@ def test_qsub_submits_when_the_library_hangs(cell: Cell, monkeypatch: pytest.Mon
     os.mkfifo(library)
     monkeypatch.setattr(submit, "find_spec", lambda name: name)
     monkeypatch.setattr(submit, "libraries", lambda environ: [str(library)])
-    monkeypatch.setattr(submit, "_LOAD_LIMIT", 1)
+    monkeypatch.setattr(submit, "_DRMAA_LIMIT", 1)
     cell("qsub", "echo 4711")
     made = plan("sge").replace(python=sys.executable)
     result = scheduler.login.submit(made)
