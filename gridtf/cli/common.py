@@ -17,11 +17,10 @@ from gridtf.jobspec.arguments import Parser, split_command
 from gridtf.values import Value
 
 if TYPE_CHECKING:
-    from gridtf.jobspec.config import Build, Configured, Use
-    from gridtf.jobspec.layers import Layer
+    from gridtf.jobspec.config import Configured, Use
     from gridtf.jobspec.sweep import Sweep
     from gridtf.login.job import Job
-    from gridtf.login.when import Forecast
+    from gridtf.login.like import Like
 
 
 _DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S")
@@ -197,15 +196,16 @@ def agreed(question: str, done: str, hint: str) -> bool:
 
 
 def configured(
-    arguments: Namespace, use: Use | None = None, step: str = "", forecast: Forecast | None = None
+    arguments: Namespace, use: Use | None = None, step: str = "", like: Like | None = None, *, quiet: bool = False
 ) -> Configured:
     """Read the job of submit, run or render from all layers of configuration; print notes on it to stderr.
 
     Args:
         arguments: The parsed command line.
         use: What it is configured for; None: to submit it.
-        step: Which step of the job file it is, for those after the first, whose notes have been printed.
-        forecast: Chooses what ``auto`` stands for; None: one that is made for it.
+        step: Which step of the job file it is, for those after the first.
+        like: The job of --like, where it has been read already.
+        quiet: Whether its notes have been printed.
 
     Returns:
         The specification of the job, and where its values came from.
@@ -218,25 +218,8 @@ def configured(
     from gridtf.jobspec.config import Typed, Use, configure
     from gridtf.run.rundir import here
 
-    typed, cwd, like = Typed(arguments.jobfile, arguments.given, arguments.command), here(), None
-    if getattr(arguments, "like", None):
-        from gridtf.login import job as jobs
-        from gridtf.login.like import Like
-
-        like = Like(jobs.find(arguments.like))
-
-    def choose(wanted: Layer, build: Build) -> Layer:
-        from gridtf.login import when
-
-        made = forecast or when.Forecast()
-        made.like, made.elements = like, lambda given: sweep_of(given, arguments) if given.sweep else None
-        layer = made(wanted, build)
-        notes.extend(made.notes)
-        if getattr(arguments, "dry_run", None) is False:  # the dry run shows it among the values
-            notes.extend(f"{key[0]} is {one.value}: {one.source}" for key, one in layer.items())
-        return layer
-
-    notes: list[str] = []
+    typed, cwd = Typed(arguments.jobfile, arguments.given, arguments.command), here()
+    like = like or like_of(arguments)
     job = schedulers.with_options(
         lambda table, complete: configure(
             *(typed, os.environ, cwd, table),
@@ -244,14 +227,23 @@ def configured(
             use=use or Use.SUBMIT,
             like=like.layer if like else None,
             step=step,
-            auto=choose,
         )
     )
     if like:
         job = job.replace(notes=(*job.notes, *like.notes), origin={"like": str(like.run_dir)})
-    for note in () if step else (*job.notes, *notes):
+    for note in () if step or quiet else job.notes:
         output.message(f"gridtf: {note}")
     return job
+
+
+def like_of(arguments: Namespace) -> Like | None:
+    """The job that --like names; None without one."""
+    if not getattr(arguments, "like", None):
+        return None
+    from gridtf.login.job import find
+    from gridtf.login.like import Like
+
+    return Like(find(arguments.like))
 
 
 def sweep_of(given: Configured, arguments: Namespace) -> Sweep:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 from argparse import Namespace
+from collections.abc import Mapping
 from typing import Any
 
 from gridtf import files, schedulers
 from gridtf.cli import output, show, tasktable
-from gridtf.cli.common import add_like, configured, new_parser
+from gridtf.cli.common import add_like, configured, like_of, new_parser, sweep_of
 from gridtf.jobspec.arguments import Parser, add_job_options
+from gridtf.jobspec.config import Configured, Use
 from gridtf.jobspec.jobfile import JOB_FILE
-from gridtf.jobspec.options import Table
+from gridtf.jobspec.options import Option, Table
 from gridtf.jobspec.units import format_walltime
 from gridtf.login import when
 from gridtf.login.job import find
-from gridtf.login.when import Forecast, Row, clock
+from gridtf.login.when import Row, clock
 from gridtf.run.rundir import here
 from gridtf.states import JobState
 from gridtf.text import counted, plain
@@ -23,7 +25,7 @@ from gridtf.values import as_dict
 
 _JOBFILE = "a gridtf.toml; or a job that waits: its run directory, its id or its name"
 _LISTS = ("partition", "nodes", "time")  # several values of these are separated by commas
-_INNER = {"estimate", "chosen", "wait"}  # what --json leaves out
+_INNER = {"estimate", "wait"}  # what --json leaves out
 _SCALED = "the expected end is as long after the start as that job ran, and its rate is taken to grow with the hosts"
 
 
@@ -41,33 +43,43 @@ def run(arguments: Namespace) -> int:
         return _of_job(named, as_json=arguments.json)
     if not (named or arguments.command or files.is_file(here() / JOB_FILE)):
         arguments.command = ["true"]  # it is the request that counts
-    given = [(option, flag, _listed(option.key, text)) for option, flag, text in arguments.given]
-    explicit = any(option.key == "partition" for option, _, _ in given)
-    if not explicit:
-        table = schedulers.job_options()
-        given.insert(0, (next(option for option in table if option.key == "partition"), "--partition", "auto"))
-    arguments.given = given
-    forecast = Forecast(everything=True)
-    configured(arguments, forecast=forecast)
+    table = {option.key: option for option in schedulers.job_options()}
+    listed = {option.key: _words(text) for option, _, text in arguments.given if option.key in _LISTS and text}
+    explicit, like = "partition" in listed, like_of(arguments)
+    others = [row for row in arguments.given if row[0].key not in _LISTS]
+
+    def with_values(values: Mapping[str, str]) -> list[tuple[Option, str, str | None]]:
+        return [*others, *((table[key], f"--{key}", text) for key, text in values.items())]
+
+    def configure(values: Mapping[str, str]) -> Configured:
+        arguments.given = with_values(values)
+        return configured(arguments, like=like, quiet=True)
+
+    arguments.given = with_values({key: words[0] for key, words in listed.items()})
+    base = configured(arguments, Use.LOOK, like=like)
+    if base.steps:
+        output.message(f"gridtf: {named or JOB_FILE} has [steps]: the rows are about the first, {base.steps[0]}")
+    elements = lambda given: sweep_of(given, arguments) if given.sweep else None  # noqa: E731
+    found, notes = when.forecast(base, listed, configure, elements, like)
+    for note in notes:
+        output.message(f"gridtf: {note}")
     now = time.time()
     if arguments.json:
-        told = [{**as_dict(row.replace(chosen={})), **as_dict(row.estimate)} for row in forecast.rows]
+        told = [{**as_dict(row), **as_dict(row.estimate)} for row in found]
         output.write(f"{show.as_json([{key: row[key] for key in row if key not in _INNER} for row in told])}\n")
         return 0
-    rows = [row for row in forecast.rows if not row.estimate.never]
-    if rows and not explicit and (left := len(forecast.rows) - len(rows)):
+    rows = [row for row in found if not row.estimate.never]
+    if rows and not explicit and (left := len(found) - len(rows)):
         never = f"{counted(left, 'row')} left out, since the job can never run so"
         output.message(f"gridtf: {never}; --partition NAME tells why")
-    output.write(f"{_table(rows if rows and not explicit else forecast.rows, now)}\n")
-    if any(row.expected for row in forecast.rows):
+    output.write(f"{_table(rows if rows and not explicit else found, now)}\n")
+    if any(row.expected for row in found):
         output.message(f"gridtf: {_SCALED}")
     return 0
 
 
-def _listed(key: str, text: str | None) -> str | None:
-    """A list of values as what auto chooses from."""
-    several = text and key in _LISTS and ("," in text or key == "partition") and not text.startswith("auto")
-    return f"auto:{text}" if several else text
+def _words(text: str) -> list[str]:
+    return [*dict.fromkeys(text.replace(",", " ").split())]
 
 
 def _table(rows: list[Row], now: float) -> str:

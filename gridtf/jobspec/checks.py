@@ -260,9 +260,13 @@ def _check_end(spec: JobSpec) -> None:
     if given and before is None:
         hint = "say how long before the end of the walltime to save: --checkpoint-before 5m"
         raise SpecError("continuations", "a job that is never asked to save cannot be continued", hint=hint)
-    if spec.walltime is not None and (spec.seconds_to_save or 0) >= spec.walltime:
+    check_parsed("time_min", spec.time_min, units.parse_walltime, units.WALLTIME_FORMS)
+    least = spec.walltime if spec.least_walltime is None else spec.least_walltime
+    if spec.least_walltime is not None and (spec.walltime or 0) < spec.least_walltime:
+        raise SpecError("time_min", "it is no less walltime than time", hint='write time = "8h", say, and less here')
+    if least is not None and (spec.seconds_to_save or 0) >= least:
         early = units.format_walltime(spec.seconds_to_save or 0)
-        what = f"{early} is not less than the walltime, {units.format_walltime(spec.walltime)}"
+        what = f"{early} is not less than the walltime, {units.format_walltime(least)}"
         hint = "a checkpoint is requested that long before the end; a plain number is in minutes"
         raise SpecError("checkpoint_before", what, hint=hint)
 

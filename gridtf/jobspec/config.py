@@ -37,7 +37,7 @@ from gridtf.jobspec.checks import need_program
 from gridtf.jobspec.jobfile import JOB_FILE, no_job_file, refuse_other_kinds
 from gridtf.jobspec.layers import COMMAND, File, Given, Layer, Reader, Sourced, flat
 from gridtf.jobspec.limits import Limit
-from gridtf.jobspec.merging import ENTRY, PARTITION, SETUP, merge, strings
+from gridtf.jobspec.merging import ENTRY, SETUP, merge, strings
 from gridtf.jobspec.options import OPTIONS, Table
 from gridtf.jobspec.params import parameter
 from gridtf.jobspec.spec import JobSpec
@@ -48,7 +48,12 @@ SITE_VARIABLE = "GRIDTF_SITE_CONFIG"
 _TEMPLATE, _NAME = ("template",), ("name",)
 _CONDITIONS = (("after",), ("after_any",), ("after_failed",))
 UNREAD = f"{JOB_FILE} is not read, since the command line says what to run; to use it: gridtf submit {JOB_FILE} -- …"
-_AUTO = (PARTITION, ("nodes",), ("time",))
+# Key -> what it may be where users write ``auto``, and what to write instead.
+_NO_AUTO = {
+    ("partition",): ("a,b", 'write partition = "{}": it starts in the first that has room; `gridtf when` lists them'),
+    ("nodes",): ("2,4,8", "write the number that ends first by `gridtf when --nodes {} --like JOB`"),
+    ("time",): ("1h,8h", 'write time = "8h" and time_min = "1h" (Slurm), or choose by `gridtf when --time {}`'),
+}
 
 
 class Configured(Value):
@@ -92,68 +97,6 @@ class Use(Enum):
     SUBMIT = "a job script"  # all layers, and the site's limits
     HERE = "this process"  # without limits, and without the set-up lines of the site's and the user's file
     LOOK = "a look at it"  # without limits
-
-
-class Build(Value):
-    """Makes the job of a command line, with other values in place of those that are to be chosen.
-
-    Attributes:
-        general: The site's and the user's file.
-        job: The job file.
-        own: The values of its step.
-        above: The layers of variables and flags.
-        keys: Of all options.
-        like: As for configure, and so are ``step`` and ``use``.
-        follows: As in Configured, and so are ``notes``.
-    """
-
-    general: Sequence[File]
-    job: File
-    own: Layer
-    above: Sequence[Layer]
-    keys: Collection[str]
-    like: Callable[[JobSpec], Layer] | None
-    step: str
-    follows: Mapping[str, tuple[str, ...]]
-    notes: Sequence[str]
-    use: Use
-
-    def __call__(self, chosen: Layer, *, limited: bool = True) -> Configured:
-        """Make it.
-
-        Args:
-            chosen: Overrides all layers; a value that is None removes those of all.
-            limited: Whether the site's limits are checked, where the job is to be submitted.
-
-        Raises:
-            UsageError: For values that cannot be.
-        """
-        general, job, merged = self.general, self.job, self._merged(chosen)
-        if self.like:
-            merged = self._merged(chosen, self.like(_configured(merged, self.keys, None, ()).spec))
-        merged, trusted = _named(merged, self.step), None
-        if job.owner is not None and merged.get(_TEMPLATE) is job.layer.get(_TEMPLATE):
-            trusted = frozenset({job.owner})
-        made = _configured(merged, self.keys, trusted, self.notes)
-        tables = [table for file in general for table in file.partitions.items()]
-        partitions = {name: next(iter(keys.values())).source for name, keys in tables if keys}
-        of_sweep = {name: file.limits[name] for file in general for name in limits.OF_SWEEPS if name in file.limits}
-        parts = {"sweep": job.sweep, "steps": tuple(job.steps), "follows": self.follows, "sweep_limits": of_sweep}
-        if self.use is Use.SUBMIT and limited:
-            _check_limits(made, general)
-        return made.replace(partitions=partitions, **parts)
-
-    def _merged(self, chosen: Layer, *measured: Layer) -> Layer:
-        merged = merge(self.general, self.job, [self.own, *measured, *self.above, chosen])
-        return {key: value for key, value in merged.items() if key not in chosen or value.value is not None}
-
-    def wanted(self) -> Layer:
-        """The values that are to be chosen."""
-        merged = self._merged({})
-        return {key: merged[key] for key in _AUTO if key in merged and is_auto(merged[key].value)}
-
-
-Choose = Callable[[Layer, Build], Layer]  # what takes the place of the values that are to be chosen
 
 
 class Typed(Value):
@@ -211,7 +154,6 @@ def configure(
     use: Use = Use.SUBMIT,
     like: Callable[[JobSpec], Layer] | None = None,
     step: str = "",
-    auto: Choose | None = None,
 ) -> Configured:
     """Merge all layers into a JobSpec.
 
@@ -225,7 +167,6 @@ def configure(
         use: What the job is configured for.
         like: Makes a layer between the files and the variables, for the job that it is without it.
         step: Which of the job file's steps it is; empty: the first, if there are any.
-        auto: Chooses what ``auto`` stands for, for a job that is no step.
 
     Raises:
         UsageError: For an invalid value in any layer, naming its source.
@@ -260,26 +201,26 @@ def configure(
         raise UsageError(what, hint="write the sweep in a file of its own")
     step = step or next(iter(job.steps), "")
     own, follows = _step(job.steps, step)
-    build = Build(general, job, own, above, {option.key for option in table}, like, step, follows, notes, use)
-    wanted, chosen = build.wanted(), Layer()
-    if wanted and use is not Use.SUBMIT:  # a job that runs here has its hosts
-        chosen = {key: Sourced(None, value.source) for key, value in wanted.items()}
-    elif wanted and auto:
-        if job.steps:
-            first, hint = next(iter(wanted)), "write a value, or submit the steps one by one"
-            raise UsageError(f"{first[0]}: auto is for one job, and {jobfile} has [steps]", hint=hint)
-        chosen = auto(wanted, build)
-    made = build(chosen)
+    keys = {option.key for option in table}
+    merged, trusted = merge(general, job, [own, *above]), None
+    if like:
+        merged = merge(general, job, [own, like(_configured(merged, keys, None, ()).spec), *above])
+    merged = _named(merged, step)
+    if job.owner is not None and merged.get(_TEMPLATE) is job.layer.get(_TEMPLATE):
+        trusted = frozenset({job.owner})
+    made = _configured(merged, keys, trusted, notes)
+    tables = [table for file in general for table in file.partitions.items()]
+    partitions = {name: next(iter(values.values())).source for name, values in tables if values}
+    of_sweep = {name: file.limits[name] for file in general for name in limits.OF_SWEEPS if name in file.limits}
+    if use is Use.SUBMIT:
+        _check_limits(made, general)
+    parts = {"sweep": job.sweep, "steps": tuple(job.steps), "follows": follows, "sweep_limits": of_sweep}
+    made = made.replace(partitions=partitions, **parts)
     try:
         need_program(made.spec, "give a command after --, or --entry module:function, or a job file that names one")
     except SpecError as error:
         raise merging.located(error, made.sources) from None
     return made
-
-
-def is_auto(value: object) -> bool:
-    """Whether a value is to be chosen: ``auto``, or ``auto:a,b`` with what it is chosen from."""
-    return isinstance(value, str) and value.partition(":")[0] == "auto"
 
 
 def complement(
@@ -355,9 +296,10 @@ def _configured(
         for key, value in merged.items():
             if value.error:
                 raise value.error
-            if key in _AUTO and is_auto(value.value):
-                hint = "write a value, as in each table of a partition = auto; `gridtf when` shows what starts when"
-                raise SpecError(key[0], f"only submit, sweep, when and render choose {value.value!r}", hint=hint)
+            word, _, listed = str(value.value).partition(":")
+            if key in _NO_AUTO and word == "auto":
+                several, hint = _NO_AUTO[key]
+                raise SpecError(key[0], "gridtf chooses no value for auto", hint=hint.format(listed or several))
         return Configured(JobSpec.from_dict(_nested(merged, keys)), sources, trusted, tuple(notes))
     except SpecError as error:
         raise merging.located(error, sources) from None

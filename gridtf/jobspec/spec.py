@@ -134,6 +134,7 @@ class JobSpec(_Keywords):
         pe: Grid Engine's parallel environment.
         slots: Grid Engine's slots, a number or a range such as "8-16". None: what the tasks need.
         qos: Slurm's quality of service.
+        time_min: Walltime, in the forms of ``time``, to which Slurm may shorten it where the job starts sooner so.
         gpu_model: The model of the GPUs, as the site calls it, such as "a100", or "1g.10gb" for a part of one.
         gpu_model_resource: The site's resource (of Grid Engine) that tells the model of GPUs. None: found in qconf -sc.
         constraint: Features that all hosts must have (Slurm's --constraint), or resources (Grid Engine's -l).
@@ -242,6 +243,7 @@ class JobSpec(_Keywords):
     gpu_resource: str = "gpu"
     gpu_variable: str | None = None
     qos: str | None = None
+    time_min: str | int | None = None
     gpu_model: str | None = None
     gpu_model_resource: str | None = None
     constraint: str | None = None
@@ -325,6 +327,11 @@ class JobSpec(_Keywords):
         has = f"{'a range of' if low < high else low} hosts{'' if each is None else f' with {each} each'}"
         what = f"{self.gpus} GPUs in all do not fit {has}"
         raise SpecError("gpus", what, hint="leave gpus out, and write nodes = … and gpus_per_node = …")
+
+    @property
+    def least_walltime(self) -> int | None:
+        """``time_min`` in seconds; None where it is not set."""
+        return None if self.time_min is None else units.parse_walltime(self.time_min)
 
     @property
     def seconds_to_save(self) -> int | None:

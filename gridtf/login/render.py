@@ -18,7 +18,7 @@ from gridtf.schedulers.api import Plan
 LOGIN_SIDE = frozenset(
     (
         *("run_dir", "run_root", "template", "native", "partition", "account", "qos"),
-        *("constraint", "reservation", "licenses", "nodelist", "exclude", "notify"),
+        *("constraint", "reservation", "licenses", "nodelist", "exclude", "notify", "time_min"),
     )
 )
 

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 # Where a job runs, and who pays for it.
 PLACE = (
-    of_scheduler("partition", "--partition -p --queue -q", "NAME", "Slurm's partition, Grid Engine's queue, or auto"),
+    of_scheduler(
+        "partition", "--partition -p --queue -q", "NAME", "Slurm's partition, Grid Engine's queue; several: a,b"
+    ),
     of_scheduler("account", "--account -A --project", "NAME", "Slurm's account, Grid Engine's project"),
 )
 GPU_MODEL = of_scheduler("gpu_model", "--gpu-model", "MODEL", "the model of the GPUs, such as a100 or 1g.10gb")

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from gridtf.run.rundir import read_record
 from tests.support.cluster import Bed
 from tests.support.clusterfaults import admin
 from tests.support.clusterjobs import ClusterJob, gridtf
@@ -25,12 +24,6 @@ def asked(bed: Bed, *words: str) -> dict[tuple[str, str, int], dict[str, Any]]:
     bed.run("login", "bash", "-c", "rm -f /tmp/gridtf-$(id -u)/estimates-*")
     rows = json.loads(gridtf(bed, "when", "--json", *words).stdout)
     return {(row["partition"], row["nodes"], row["walltime"]): row for row in rows}
-
-
-def chosen(bed: Bed, *words: str) -> dict[str, tuple[Any, str]]:
-    """Key -> the value that `gridtf render` shows, and its source."""
-    made = json.loads(gridtf(bed, "render", "--json", "--scheduler", bed.kind, *words, "--", "true").stdout)
-    return {key: (made["spec"].get(key), source) for key, source in made["sources"].items()}
 
 
 def starts_now(row: dict[str, Any]) -> bool:
@@ -62,16 +55,6 @@ def test_estimates_of_a_filled_slurm_come_true(slurm: Bed) -> None:
     never = rows["cpu", "4", 300]
     assert (never["start"], never["never"]) == (None, True)
     assert never["why"] == "no node of partition cpu has GPUs" or "cpu has 1" in never["why"]
-
-    # the one partition that is empty
-    one = ("--nodes", "1", "--workers", "1", "--time", "5")
-    value, source = chosen(bed, *one, "--partition", "auto")["partition"]
-    assert value == "cpu"
-    assert "starts now" in source
-    job = ClusterJob(bed, "--scheduler", "slurm", *one, "--partition", "auto", "--", "true")
-    assert (read_record(job.run.job) or {})["spec"]["partition"] == "cpu"
-    assert "COMPLETED" in job.gridtf("wait").stdout
-    assert chosen(bed, *one, "--partition", "auto:short,gpu")["partition"][0] in ("short", "gpu")
 
     with undone(
         bed,
@@ -143,10 +126,8 @@ def test_a_shorter_walltime_starts_before_a_reservation(slurm: Bed) -> None:
         job = ClusterJob(bed, "--scheduler", "slurm", *words, "--time", "1h", "--", "true")
         assert told in job.submitted.stderr
         gridtf(bed, "cancel", job.id)
-        saves = ("--continue", "3", "--checkpoint-before", "1m")
-        value, source = chosen(bed, *words, *saves, "--time", "auto:1h,10m,5m")["time"]
-        assert value == "10m"
-        assert source.startswith("--time auto:1h,10m,5m, the first of 3 that starts now")
+        job = ClusterJob(bed, "--scheduler", "slurm", *words, "--time", "1h", "--time-min", "5", "--", "true")
+        assert "COMPLETED" in job.gridtf("wait").stdout, "Slurm has shortened its walltime"
         for native in ("--reservation=maint", "--constraint=nosuch"):
             (row,) = asked(bed, *words, "--time", "5", f"--native={native}").values()
             assert row["start"] is None
@@ -181,13 +162,8 @@ def test_grid_engine_tells_what_starts_now_and_how_many_slots_are_free(sge: Bed)
     assert full["why"].startswith("not now (")
     assert full["why"].endswith("free slots: 0 of 8 in left.q")
     assert starts_now(rows["right.q", "", 300])
-    value, source = chosen(bed, *words, "--partition", "auto:left.q,right.q")["partition"]
-    assert value == "right.q"
-    assert "the first of 2 that starts now" in source
     with undone(bed, "qmod -d right.q", "qmod -e right.q"):
         rows = asked(bed, *words, *both)
         assert "disabled or in error" in rows["right.q", "", 300]["why"]
-        done = gridtf(bed, "render", *words, "--partition", "auto:left.q,right.q", "--", "true")
-        assert "gridtf: partition left.q is the first, since no start is known: not now" in done.stderr
     waits = ClusterJob(bed, *words, "--partition", "left.q", "--name", "waits", "--", "true")
     assert f"waits ({waits.id}): its scheduler does not tell when it starts" in gridtf(bed, "when", "waits").stdout

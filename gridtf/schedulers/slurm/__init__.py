@@ -26,6 +26,9 @@ class Slurm(Scheduler):
     options = (
         *PLACE,
         of_scheduler("qos", "--qos", "NAME", "Slurm's quality of service"),
+        of_scheduler(
+            "time_min", "--time-min", "TIME", "least walltime, where Slurm can start the job sooner", kind="size"
+        ),
         GPU_MODEL,
         *NEEDS,
         NODELIST,

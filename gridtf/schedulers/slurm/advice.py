@@ -59,7 +59,7 @@ class ComponentRequest(Value):
         partitions: The job may run in any of these; empty: in the default partition.
         cpus: CPUs per node.
         mem: Memory per node in MiB.
-        time: Walltime in seconds; None where it is not known.
+        time: Least walltime in seconds; None where it is not known.
         keys: Option of sbatch -> the key of the job file, or the environment variable, that it comes from.
         nodes: Fewest nodes.
         gpus: GPUs per node.
@@ -187,7 +187,7 @@ def _requested(options: Mapping[str, str], keys: Mapping[str, str]) -> Component
         hosts=len({*hostlist.expand(options.get("nodelist", ""))}),
         options=options,
         mem=max(mem, gpus * per_gpu, cpus * per_cpu),
-        time=parsed(parse_walltime, options.get("time")),
+        time=parsed(parse_walltime, options.get("time-min") or options.get("time")),
         keys={**keys, "gpus": keys.get(gpu_option, gpu_option)},
     )
 

@@ -35,7 +35,7 @@ _SHAPE = re.compile(
     re.DOTALL,
 )
 # these are no line as they are
-_OTHERWISE = tuple(option.key for option in (CONSTRAINT, GPU_MODEL, NODELIST, EXCLUDE, NOTIFY))
+_OTHERWISE = ("time_min", *(option.key for option in (CONSTRAINT, GPU_MODEL, NODELIST, EXCLUDE, NOTIFY)))
 _SHORT = dict(pair.split("=") for pair in _LETTERS.split())
 _LONGEST_WARNING = 65535  # seconds of --signal
 
@@ -73,6 +73,8 @@ def directives(plan: Plan) -> tuple[str, ...]:
     lines += [f"--{option}={mib}M" for option, mib in memory(request).items()]
     if request.walltime is not None:
         lines.append(f"--time={format_walltime(request.walltime)}")
+    if spec.least_walltime is not None:
+        lines.append(f"--time-min={format_walltime(spec.least_walltime)}")
     texts = {key: value for key, value in request.options.items() if key not in _OTHERWISE}
     lines += [f"--{key}={word(key, value)}" for key, value in texts.items()]
     lists = {key: ",".join(request.options.get(key, ())) for key in (NODELIST.key, EXCLUDE.key)}

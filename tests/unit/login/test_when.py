@@ -1,4 +1,4 @@
-"""When a job would start elsewhere, and what `auto` chooses: a site with known answers, and a clock that stands."""
+"""When a job would start elsewhere: a site with known answers, and a clock that stands."""
 
 from __future__ import annotations
 
@@ -77,19 +77,6 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Site:
     return made
 
 
-def render(*words: str, capsys: Captured) -> tuple[dict[str, Any], list[str]]:
-    """What `gridtf render` makes of a job: its values with their sources, and the notes before them."""
-    assert main(["render", "--json", *words, "--", "python", "x.py"]) == 0
-    captured = capsys.readouterr()
-    made = json.loads(captured.out)
-    return {key: (made["spec"].get(key), source) for key, source in made["sources"].items()}, captured.err.splitlines()
-
-
-def refused(*words: str, capsys: Captured) -> str:
-    assert main(["render", *words, "--", "python", "x.py"]) == 2
-    return capsys.readouterr().err
-
-
 def rows(*words: str, capsys: Captured) -> list[dict[str, Any]]:
     assert main(["when", "--json", *words]) == 0
     found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
@@ -100,70 +87,46 @@ def clock(seconds: float) -> str:
     return time.strftime("%H:%M", time.localtime(seconds))
 
 
-def test_partition_auto_is_the_one_that_starts_first_and_the_dry_run_says_why(site: Site, capsys: Captured) -> None:
-    found, notes = render("--partition", "auto", "--nodes", "1", "--time", "30m", capsys=capsys)
-    value, source = found["partition"]
-    assert value == "short"
-    assert source.startswith("--partition auto, chosen of 3: starts in 10 min 0 s (")
-    assert "ends by" in source
-    assert notes == []
-
-
-def test_ties_go_to_the_site_s_order_and_a_start_now_ends_the_questions(site: Site, capsys: Captured) -> None:
-    site.waits = {"gpu": 500, "short": 500, "cpu": 500}
-    assert render("--partition", "auto", "--time", "30m", capsys=capsys)[0]["partition"][0] == "gpu"
-    assert render("--partition", "auto:cpu,short", "--time", "30m", capsys=capsys)[0]["partition"][0] == "cpu"
-    site.waits, site.asked = {"gpu": 500, "short": 1, "cpu": 0}, []
-    value, source = render("--partition", "auto", "--time", "20m", capsys=capsys)[0]["partition"]
-    assert value == "short"
-    assert "the first of 3 that starts now" in source
-    assert [name for name, *_ in site.asked] == ["gpu", "short"]
-
-
-def test_only_the_partitions_listed_are_chosen_from(site: Site, capsys: Captured) -> None:
-    found, _ = render("--partition", "auto:gpu,old", "--time", "30m", capsys=capsys)
-    assert found["partition"][0] == "gpu"
-    assert {name for name, *_ in site.asked} == {"gpu", "old"}
-
-
 def test_hidden_partitions_are_asked_about_only_by_name(site: Site, capsys: Captured) -> None:
     site.hidden = {"short"}
     assert {row["partition"] for row in rows("--nodes", "1", capsys=capsys)} == {"gpu", "old"}
     assert {row["partition"] for row in rows("--partition", "short,gpu", capsys=capsys)} == {"short", "gpu"}
-    assert render("--partition", "auto", "--time", "30m", capsys=capsys)[0]["partition"][0] == "gpu"
 
 
-def test_where_no_start_is_known_the_first_partition_is_taken_and_a_note_says_so(site: Site, capsys: Captured) -> None:
-    site.waits = {"gpu": None, "old": None}
-    found, notes = render("--partition", "auto", "--time", "30m", capsys=capsys)
-    assert found["partition"] == ("gpu", "--partition auto, the first, since no start is known")
-    assert notes == ["gridtf: partition gpu is the first, since no start is known: nobody knows"]
-    more = ("--continue", "2", "--checkpoint-before", "5m")
-    assert "time: auto cannot choose: no start is known (nobody knows)" in refused(
-        "--time", "auto", *more, capsys=capsys
-    )
+@pytest.mark.parametrize(
+    ("line", "instead"),
+    [
+        ('partition = "auto"', 'write partition = "a,b": it starts in the first that has room'),
+        ('partition = "auto:gpu,old"', 'write partition = "gpu,old": it starts in the first that has room'),
+        ('nodes = "auto:2,4"', "write the number that ends first by `gridtf when --nodes 2,4 --like JOB`"),
+        ('time = "auto"', 'write time = "8h" and time_min = "1h" (Slurm), or choose by `gridtf when --time 1h,8h`'),
+    ],
+)
+def test_auto_is_refused_with_what_to_write_instead(site: Site, capsys: Captured, line: str, instead: str) -> None:
+    Path("gridtf.toml").write_text(f'command = ["x"]\n{line}\n')
+    for command in ("submit", "render", "when"):
+        assert main([command, "gridtf.toml"]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"gridtf: gridtf.toml:2: {line.split()[0]}: gridtf chooses no value for auto")
+        assert instead in error
 
 
-def test_where_no_partition_can_run_the_job_each_one_s_reason_is_told(site: Site, capsys: Captured) -> None:
-    site.limits = dict.fromkeys(site.waits, HOUR)
-    error = refused("--partition", "auto", "--time", "2h", capsys=capsys)
-    assert "partition: nothing that auto may choose can run the job\n  gpu: too long; short: too long" in error
+def test_a_job_that_auto_was_chosen_for_is_submitted_again_with_what_was_chosen(site: Site, capsys: Captured) -> None:
+    assert main(["submit", "--quiet", "--partition", "old", "--run-dir", "one", "--time", "5m", "--", "x"]) == 0
+    record = json.loads(Path("one/job.json").read_text())
+    record["sources"]["partition"] = "--partition auto, chosen of 3: starts in 5 min 0 s (12:05)"
+    Path("one/job.json").write_text(json.dumps(record))
+    site.states = [JobStatus(JobState.FAILED)]
+    for command in (["rerun", "one"], ["resume", "one"]):
+        assert main(command) == 0, capsys.readouterr().err
+    new = [json.loads(path.read_text())["spec"]["partition"] for path in Path().glob("*/job.json")]
+    assert new == ["old"] * 3
 
 
-def test_time_auto_is_the_longest_of_the_walltimes_that_start_first(site: Site, capsys: Captured) -> None:
-    site.waits, site.limits = {"gpu": 3 * HOUR}, {"gpu": 48 * HOUR}
-    site.by_shape = {(1, hours * HOUR): 100 for hours in (1, 2, 4)}
-    more = ("--nodes", "1", "--continue", "9", "--checkpoint-before", "10m")
-    found, _ = render("--time", "auto", *more, capsys=capsys)
-    assert found["time"][0] == "04:00:00"
-    assert site.asked[0] == ("gpu", 1, 48 * HOUR)
-    assert "auto is for jobs that go on after their walltime" in refused("--time", "auto", capsys=capsys)
-
-
-def test_listed_walltimes_are_tried_from_the_longest_on(site: Site, capsys: Captured) -> None:
-    more = ("--partition", "gpu", "--continue", "2", "--checkpoint-before", "5m")
-    assert render("--time", "auto:1h,8h,1h", *more, capsys=capsys)[0]["time"][0] == "8h"
-    assert site.asked == [("gpu", 1, 8 * HOUR), ("gpu", 1, HOUR)]
+def test_a_file_with_steps_is_asked_about_its_first(site: Site, capsys: Captured) -> None:
+    Path("gridtf.toml").write_text('command = ["x"]\ntime = "30m"\n[steps.a]\n[steps.b]\n')
+    assert main(["when", "gridtf.toml"]) == 0
+    assert "gridtf: gridtf.toml has [steps]: the rows are about the first, a" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -174,63 +137,6 @@ def test_a_wrong_value_of_a_list_is_refused(site: Site, flag: str, values: str, 
     assert main(["when", flag, values]) == 2
     assert f"{flag[2:]}: {wrong}" in capsys.readouterr().err
     assert not site.asked
-
-
-def test_time_auto_stays_within_the_site_s_limits(
-    site: Site, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "site.toml").write_text('[limits]\nmax_time = "3h"\nrequire = ["time"]\n')
-    monkeypatch.setenv("GRIDTF_SITE_CONFIG", str(tmp_path / "site.toml"))
-    site.waits = {"gpu": 0}
-    found, _ = render("--time", "auto", "--continue", "9", "--checkpoint-before", "10m", capsys=capsys)
-    assert found["time"][0] == "02:00:00"
-    assert [walltime for *_, walltime in site.asked] == [2 * HOUR]
-
-
-@pytest.mark.thorough
-def test_nodes_auto_is_what_should_end_first_by_a_past_job(
-    site: Site, capsys: Captured, rough_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    past = recordedruns.make(rough_path / "past", workers=2, minutes=60.0)  # on two hosts
-    site.by_shape = {(1, 4 * HOUR): 0, (2, 4 * HOUR): 0, (4, 4 * HOUR): 10 * MINUTE, (8, 4 * HOUR): 5 * HOUR}
-    words = ("--partition", "gpu", "--time", "4h", "--like", str(past.path))
-    found, _ = render("--nodes", "auto", *words, capsys=capsys)
-    assert found["nodes"][0] == 4  # 10 + 30 minutes, where two hosts need 60, and eight 300 + 15
-    assert "chosen of 4: starts in 10 min 0 s" in found["nodes"][1]
-    assert "should end by" in found["nodes"][1]
-    found, _ = render("--nodes", "auto:1-2", *words, capsys=capsys)
-    assert found["nodes"][0] == 2
-    # one host would need two hours, more than its walltime
-    answers.outdate(site, JobIdentity("1"))
-    site.by_shape = {(1, 80 * MINUTE): 0, (2, 80 * MINUTE): 9 * HOUR}
-    words = (*words[:2], "--time", "80", *words[4:])
-    assert render("--nodes", "auto:1-2", *words, capsys=capsys)[0]["nodes"][0] == 2
-    error = refused("--nodes", "auto", "--time", "1h", capsys=capsys)
-    assert "nodes: auto needs a past job's runtime: it is not known how long the job runs" in error
-
-
-def test_a_partition_whose_table_has_another_account_is_not_chosen(
-    site: Site, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "site.toml").write_text('[partitions.short]\naccount = "rich"\n[partitions.gpu]\ncpus_per_task = 3\n')
-    monkeypatch.setenv("GRIDTF_SITE_CONFIG", str(tmp_path / "site.toml"))
-    found, _ = render("--partition", "auto", "--time", "30m", capsys=capsys)
-    assert found["partition"][0] == "gpu"
-    assert found["cpus_per_task"][0] == 3  # the table of the partition that is chosen counts
-
-
-def test_auto_in_a_job_file_is_chosen_when_it_is_submitted_and_never_recorded(
-    site: Site, capsys: Captured, tmp_path: Path
-) -> None:
-    Path("gridtf.toml").write_text('command = ["x"]\npartition = "auto"\ntime = "30m"\nrun_dir = "run"\n')
-    assert main(["submit", "--quiet"]) == 0
-    record = json.loads((tmp_path / "run/job.json").read_text())
-    assert record["spec"]["partition"] == "short"
-    assert record["sources"]["partition"].startswith("gridtf.toml:2 auto, chosen of 3: starts in")
-    capsys.readouterr()
-    Path("steps.toml").write_text('command = ["x"]\npartition = "auto"\n[steps.a]\n[steps.b]\n')
-    assert main(["render", "steps.toml"]) == 2
-    assert "partition: auto is for one job, and steps.toml has [steps]" in capsys.readouterr().err
 
 
 def test_table_of_a_job_in_all_partitions_and_shapes(site: Site, capsys: Captured) -> None:
@@ -261,7 +167,8 @@ def test_like_tells_when_it_should_end_and_on_what_that_rests(site: Site, capsys
 
 
 def test_misspelt_partition_in_a_list_is_refused(site: Site, capsys: Captured) -> None:
-    error = refused("--partition", "auto:gpu,shrt", "--time", "30m", capsys=capsys)
+    assert main(["when", "--partition", "gpu,shrt", "--time", "30m"]) == 2
+    error = capsys.readouterr().err
     assert "partition: the site has no partition or queue 'shrt'" in error
     assert "did you mean short?" in error
     assert site.asked == []
@@ -272,11 +179,6 @@ def test_starts_at_once_compare_by_their_ends_and_not_by_the_moment_of_the_answe
     assert main(["when", "--partition", "gpu", "--nodes", "1,2", "--time", "5m"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines[1:]] == ["1", "2"]
-
-
-def test_submission_tells_what_was_chosen(site: Site, capsys: Captured) -> None:
-    assert main(["submit", "--partition", "auto", "--time", "30m", "--", "true"]) == 0
-    assert "gridtf: partition is short: --partition auto, chosen of 3: starts in 10 min" in capsys.readouterr().err
 
 
 def test_slots_lie_on_any_number_of_hosts(
@@ -408,8 +310,6 @@ def test_a_sweep_is_asked_about_as_an_array(site: Site, capsys: Captured) -> Non
 
 def test_this_machine_starts_a_job_at_once(capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = rows("--scheduler", "local", "--time", "1h", "--partition", "auto", "--", "x", capsys=capsys)
+    found = rows("--scheduler", "local", "--time", "1h", "--", "x", capsys=capsys)
     assert [(row["why"], row["never"]) for row in found] == [("", False)]
     assert abs(found[0]["start"] - time.time()) < 60
-    values, _ = render("--scheduler", "local", "--partition", "auto", capsys=capsys)
-    assert values.get("partition", (None,))[0] is None

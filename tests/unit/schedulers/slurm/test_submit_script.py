@@ -38,6 +38,10 @@ def with_name(*options: str) -> list[str]:
         ({"time": 90}, ["--nodes=1", "--ntasks-per-node=1", "--time=01:30:00"]),
         ({"time": "2d"}, ["--nodes=1", "--ntasks-per-node=1", "--time=2-00:00:00"]),
         (
+            {"time": "8h", "time_min": 60},
+            ["--nodes=1", "--ntasks-per-node=1", "--time=08:00:00", "--time-min=01:00:00"],
+        ),
+        (
             {"partition": "gpu,long", "account": "ml-1"},
             ["--nodes=1", "--ntasks-per-node=1", "--partition=gpu,long", "--account=ml-1"],
         ),
