@@ -108,6 +108,10 @@ class TerminatedError(GridtfError):
     """Agents received a termination signal from outside gridtf: the scheduler is ending the job or a part of it."""
 
 
+class OutOfMemoryError(GridtfError):
+    """The kernel has killed what runs of a job on a host, which used more memory than it has."""
+
+
 class HostError(GridtfError):
     """Something has happened to a host.
 

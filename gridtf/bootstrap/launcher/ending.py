@@ -17,7 +17,7 @@ from gridtf.bootstrap.launcher.hosts import AgentEndedError, HostMonitor, Launch
 from gridtf.bootstrap.launcher.reporter import Reporter
 from gridtf.bootstrap.plan.launchedjob import LaunchedJob
 from gridtf.bootstrap.wire import messages
-from gridtf.errors import GridtfError, HostLostError, TerminatedError
+from gridtf.errors import GridtfError, HostLostError, OutOfMemoryError, TerminatedError
 from gridtf.host.processes import signal_name
 from gridtf.run import recordtypes
 from gridtf.run.rundir import read_record
@@ -271,7 +271,8 @@ class Ending:
         if isinstance(error, TerminatedError):
             why = error.why or "the scheduler gives no reason"
             return Verdict(JobState.FAILED, error.what, why=why, hint=error.hint, again=None)
-        state = JobState.NODE_FAIL if isinstance(error, HostLostError) else JobState.FAILED
+        states = {HostLostError: JobState.NODE_FAIL, OutOfMemoryError: JobState.OUT_OF_MEMORY}
+        state = next((states[kind] for kind in states if isinstance(error, kind)), JobState.FAILED)
         cause = error.cause if isinstance(error, AgentEndedError) else None
         end = Verdict(state, error.what, why=error.why, hint=error.hint, cause=cause)
         if state == JobState.NODE_FAIL and self._hosts.alone(self._job.here):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from gridtf.errors import CleanedUpError, GridtfError, PlacementError, SchedulerError, TerminatedError
+from gridtf.errors import CleanedUpError, GridtfError, OutOfMemoryError, PlacementError, SchedulerError, TerminatedError
 from gridtf.host.processes import signal_name
 from gridtf.jobspec.request import Request
 from gridtf.schedulers.api import (
@@ -184,6 +184,7 @@ _OF_ALL_COMPONENTS = "SLURM_JOB_NUM_NODES"
 
 # srun: error: n3: task 2: Killed      srun: error: n[2-3]: tasks 1-2: Exited with exit code 70
 _TASK_ENDED = re.compile(r"srun: error: (\S+): tasks? [\d,-]+: (.+)")
+_OUT_OF_MEMORY = re.compile(r"srun: error: (\S+): tasks? [\d,-]+: Out Of Memory")
 _EXITED = re.compile(r"Exited with exit code (\d+)")
 # srun: error: Task launch for StepId=10.0 failed on node n4: Protocol authentication error
 _NOT_LAUNCHED = re.compile(r"srun: error: Task launch for StepId=\S+ failed on node (\S+): (.+)")
@@ -298,6 +299,7 @@ def parse_failure(code: int, printed: Sequence[str], restarts: int = 0) -> Agent
         killed = f"srun, which had started the agents, was killed by {signal_name(-code)}"
         return AgentEnd(code, None, (), GridtfError(killed, hint="by a user, or by the kernel because memory ran out?"))
     aborted = any(line.startswith(_ABORTED) for line in printed)
+    full = next((match[1] for line in printed if (match := _OUT_OF_MEMORY.match(line))), None)
     for line in printed:
         if line.startswith(_ABORTED):
             break
@@ -315,12 +317,16 @@ def parse_failure(code: int, printed: Sequence[str], restarts: int = 0) -> Agent
         exited = _EXITED.match(how)
         if exited is None and how not in ("Killed", "Out Of Memory"):
             continue
-        if how == "Killed" and aborted:
-            break  # a host was faster to end its part of a cancelled step than srun was told of it
+        if exited is None and (aborted or full):
+            break  # a host was faster to end its part of a cancelled step than srun was told of it, or of OOMKillStep
         if how == "Killed" and restarts:  # seen after a cut link, seconds into the second start
             what = f"all of the job on host {host} was killed, as by Slurm when it cleans up after an earlier start"
             return AgentEnd(code, host, (), CleanedUpError(what, host=host))
         return AgentEnd(int(exited[1]) if exited else -signal.SIGKILL, host)
+    if full:
+        what = f"the job ran out of memory on host {full}, and the kernel killed the agent there"
+        hint = "request more memory (--mem), or use less"
+        return AgentEnd(-signal.SIGKILL, full, (), OutOfMemoryError(what, hint=hint))
     if aborted:
         return AgentEnd(-signal.SIGTERM, None, (), _cancelled(printed))
     return AgentEnd(code, None, tuple(line for line in printed if line.startswith("srun: error:"))[:3])

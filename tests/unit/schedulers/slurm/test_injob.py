@@ -293,7 +293,6 @@ KILLED = [
     ("code", "printed", "end"),
     [
         (137, KILLED, AgentEnd(-signal.SIGKILL, "n3")),
-        (137, ["srun: error: n2: task 1: Out Of Memory"], AgentEnd(-signal.SIGKILL, "n2")),
         (70, ["srun: error: n2: task 1: Exited with exit code 70"], AgentEnd(70, "n2")),
         (0, [], AgentEnd(0, None)),
         (
@@ -324,6 +323,14 @@ NOT_LAUNCHED = [
     "srun: error: Application launch failed: Protocol authentication error",
     *ABORTED,
 ]
+# Of srun 24.11 with --oom-kill-step.
+OUT_OF_MEMORY = [
+    "slurmstepd-n2: error: Detected 1 oom_kill event in StepId=2.0. Some of the step tasks have been OOM Killed.",
+    "srun: error: n1: task 0: Killed",
+    "srun: Terminating StepId=2.0",
+    "srun: error: n2: task 1: Out Of Memory",
+]
+FULL = "the job ran out of memory on host n2, and the kernel killed the agent there"
 
 
 @pytest.mark.parametrize(
@@ -333,6 +340,9 @@ NOT_LAUNCHED = [
         (137, ABORTED, "the agents' job step 16.0 was cancelled", ""),
         (143, ABORTED[:1], "the agents' job step was cancelled", ""),
         (143, NODE_FAILED, "the agents' job step 7.0 was cancelled", "Slurm's reason: node failure"),
+        (253, OUT_OF_MEMORY, FULL, ""),
+        (253, OUT_OF_MEMORY[::-1], FULL, ""),
+        (253, [*ABORTED, OUT_OF_MEMORY[-1]], FULL, ""),
         (1, NOT_LAUNCHED, "Slurm could not start the agent on host n4", "Protocol authentication error"),
     ],
 )
