@@ -40,7 +40,9 @@ def detailed(view: JobView, now: float) -> JobView:
     run = RunDir(view.run_dir)
     reading = Reading(run)
     read = [task for task in view.tasks if task.log][:MOST_LOGS]
-    ends = {task.name: last_lines(task.log, _TAIL) for task in read if task.log}
+    done = any(task.state == TaskState.COMPLETED for task in view.tasks)
+    left = done and view.state in (JobState.RUNNING, JobState.COMPLETED)
+    ends = {task.name: last_lines(task.log, _TAIL, left=left) for task in read if task.log}
     tasks = tuple(_with_end(task, ends[task.name]) if task.name in ends else task for task in view.tasks)
     logs = [task.log for task in read if task.log]
     names = listdir(logs[0].parent) if logs else []

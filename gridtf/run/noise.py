@@ -50,6 +50,8 @@ _ROWS_WITHOUT_GPUS = (
     ("EW", r"cuda_\w+", ".*[Ff]ailed call to cuInit"),
     ("W", "gpu_device", "Cannot dlopen some GPU libraries"),
 )
+# by its coordination service, of a task that has ended before this one
+_ROWS_OF_LEAVING = (("E", "base_collective_executor", r".*UNAVAILABLE: .*stopped sending heartbeats\)"),)
 _PLAIN = (
     "WARNING: All log messages before absl::InitializeLog",
     "To enable the following instructions: .*rebuild TensorFlow",
@@ -57,6 +59,7 @@ _PLAIN = (
     "Your kernel may have been built without NUMA support",
 )
 _PLAIN_WITHOUT_GPUS = (r"Skipping registering GPU devices\.\.\.$",)
+_PLAIN_OF_LEAVING = ("The tasks have crashed. Check the task logs for an earlier error",)
 # a record of protobuf behind such a line, up to an empty line: SessionOptions: goo.gle/debugstr
 _RECORD = re.compile(r".*: goo\.gle/debug\w+ *$")
 _FIELD = re.compile(r" *(?:[a-z_0-9]+(?:: .*| \{)|\})?$")
@@ -68,6 +71,7 @@ def _one_of(rows: tuple[tuple[str, str, str], ...], lines: tuple[str, ...]) -> r
 
 _NOISE = _one_of(_ROWS, _PLAIN)
 _WITHOUT_GPUS = _one_of(_ROWS_WITHOUT_GPUS, _PLAIN_WITHOUT_GPUS)
+_OF_LEAVING = _one_of(_ROWS_OF_LEAVING, _PLAIN_OF_LEAVING)
 
 
 # Keras's progress bar, which has a line for each of its states where the output is no terminal.
@@ -79,10 +83,11 @@ class Noise:
 
     Args:
         gpus: Whether the task has GPUs.
+        left: Whether other tasks have left the job in good order, which TensorFlow takes for a crash.
     """
 
-    def __init__(self, *, gpus: bool) -> None:
-        self._gpus = gpus
+    def __init__(self, *, gpus: bool, left: bool = False) -> None:
+        self._patterns = [_NOISE, *([] if gpus else [_WITHOUT_GPUS]), *([_OF_LEAVING] if left else [])]
         self._in_record = False
 
     def without(self, lines: list[str]) -> Iterator[str]:
@@ -90,7 +95,7 @@ class Noise:
         for line, following in zip(lines, [*lines[1:], ""], strict=True):
             if _BAR.match(line) and _BAR.match(following):
                 continue
-            if _NOISE.match(line) or (not self._gpus and _WITHOUT_GPUS.match(line)):
+            if any(pattern.match(line) for pattern in self._patterns):
                 self._in_record = bool(_RECORD.match(line))
             elif self._in_record and _FIELD.match(line):
                 self._in_record = bool(line)

@@ -33,22 +33,23 @@ _NUMBERS = re.compile(r"(?=\D*\d)[\s\d.,e+\-\[\]()naif]+|\s*\.\.\.,?\s*|…")  #
 _HARMLESS = re.compile(r"Unable to register cu\w+ factory|computation_placer already registered")  # of TensorFlow
 
 
-def last_lines(log: Path, within: int = _BYTES, *, gpus: bool = True) -> list[str]:
+def last_lines(log: Path, within: int = _BYTES, *, gpus: bool = True, left: bool = False) -> list[str]:
     """The last lines of a log for a verdict, as a terminal shows them.
 
     Args:
         log: The log; it may be long, binary or absent.
         within: How many bytes at its end are read.
         gpus: Whether the task may have GPUs.
+        left: As of Noise.
 
     Returns:
         At most 20 lines of at most 500 characters each, without the noise of TensorFlow, the contents of tensors and
         the arguments of layers. When the message of the last Python exception or crash begins above them, its place
         and the first line of its message come first.
     """
-    lines = _without_values([*Noise(gpus=gpus).without(last_text(log, within).rstrip().split("\n"))])
+    lines = _without_values([*Noise(gpus=gpus, left=left).without(last_text(log, within).rstrip().split("\n"))])
     if lines == ["…"] and within <= _BYTES:
-        return last_lines(log, _BYTES << 6, gpus=gpus)
+        return last_lines(log, _BYTES << 6, gpus=gpus, left=left)
     head = _exception(lines)
     return [_plain(line) for line in (*head, *lines[len(head) - _LINES :])]
 

@@ -15,7 +15,8 @@ from gridtf.observe.views import JobView
 from gridtf.run.rundir import Record, RunDir, write_record
 from tests.support import recordedruns
 from tests.support.plans import NONCE
-from tests.support.states import FAILED, PENDING, RUNNING, UNKNOWN
+from tests.support.states import COMPLETED, FAILED, PENDING, RUNNING, UNKNOWN
+from tests.unit.run.test_noise import LEFT
 
 NOW = recordedruns.BEGIN + 630
 
@@ -33,6 +34,15 @@ def test_last_lines_and_steps_of_logs(tmp_path: Path) -> None:
         {"step": 19, "steps": None, "epoch": None, "epochs": None},
     )
     assert (second.last_line, second.logged) == (" 5/9 [==>.] \ufffd", {"step": 5, "steps": 9, "epoch": 2, "epochs": 3})
+
+
+@pytest.mark.parametrize(("state", "shown"), [(COMPLETED, "fit has ended"), (FAILED, "The tasks have crashed. ")])
+def test_last_line_is_no_crash_that_tensorflow_supposes_where_tasks_have_completed(
+    state: str, shown: str, tmp_path: Path
+) -> None:
+    run = recordedruns.make(tmp_path / "run", workers=2, state=state)
+    run.attempt(1).task_log("worker", 0).write_text(f"fit has ended\n{LEFT}")
+    assert str(detailed(view_of(run), NOW).tasks[0].last_line).startswith(shown)
 
 
 def test_logs_of_tasks_that_report_steps_are_not_searched_for_them(tmp_path: Path) -> None:

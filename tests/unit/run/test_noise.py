@@ -52,6 +52,14 @@ WITHOUT_GPUS = """\
 2023-08-20 10:00:00.3: W tensorflow/core/common_runtime/gpu/gpu_device.cc:1960] Cannot dlopen some GPU libraries. Plea
 Skipping registering GPU devices...
 """
+# of worker 0 of a MultiWorkerMirroredStrategy, which worked on after fit; worker 1 had ended 10 s before, with 0
+LEFT = """\
+E0000 00:00:1796069674.892121   14407 base_collective_executor.cc:252] BaseCollectiveExecutor::StartAbort UNAVAILABLE: \
+Error reported from /job:worker/task:1: The following tasks are unhealthy (stopped sending heartbeats):
+/job:worker/replica:0/task:1
+The tasks have crashed. Check the task logs for an earlier error, or scheduler events (e.g. preemption, eviction) to \
+debug further. [type.googleapis.com/tensorflow.CoordinationServiceError='\\"\\n\\n\\x06worker\\x10\\x01']
+"""
 KEPT = """\
 step 100 of 600, loss 0.332
 port: 8080
@@ -80,6 +88,14 @@ def test_missing_gpus_are_noise_in_tasks_without_gpus_alone() -> None:
     lines = WITHOUT_GPUS.splitlines()
     assert [*Noise(gpus=False).without(lines)] == []
     assert [*Noise(gpus=True).without(lines)] == lines
+
+
+def test_crash_that_tensorflow_supposes_is_noise_where_tasks_have_left() -> None:
+    lines = LEFT.splitlines()
+    assert [*Noise(gpus=False, left=True).without(lines)] == []
+    assert [*Noise(gpus=False).without(lines)] == [lines[0], lines[2]]
+    others = [line for line in KEPT.splitlines() if line]
+    assert [*Noise(gpus=False, left=True).without(others)] == others
 
 
 def test_errors_and_the_program_s_own_lines_are_no_noise() -> None:
