@@ -110,3 +110,37 @@ def test_soft_requests_of_native_options_are_soft(sge: Bed) -> None:
     found = {name: text.strip() for name, _, text in (line.partition(":") for line in lines.splitlines())}
     names = ("soft_queue_list", "hard_queue_list", "hard resource_list", "context")
     assert [found.get(name) for name in names] == ["short.q", None, "arch=lx-amd64", "a=1,b=2"]
+
+
+@contextmanager
+def with_counted_memory(bed: Bed) -> Iterator[None]:
+    """h_vmem is a consumable, of which each host has 8G, and n4 16G."""
+    edited(bed, "-mc", "s/^h_vmem .*/h_vmem h_vmem MEMORY <= YES YES 0 0/")
+    each = "for host in n1=8G n2=8G n3=8G n4=16G; do qconf -{}attr exechost complex_values h_vmem{} ${{host%=*}}; done"
+    try:
+        admin(bed, "bash", "-c", each.format("a", "=${host#*=}"))
+        yield
+    finally:
+        admin(bed, "bash", "-c", each.format("d", ""))
+        edited(bed, "-mc", "s/^h_vmem .*/h_vmem h_vmem MEMORY <= YES NO 0 0/")
+
+
+def test_memory_that_no_host_has_is_refused(sge: Bed) -> None:
+    """Counted, or as load sensors report it, with and without a parallel environment, also while it is in use."""
+    parallel = ("--pe", "rr", "--workers", "2")
+    with with_counted_memory(sge):
+        for words in ((), parallel):
+            message = refused(sge, *words, "--native=-l h_vmem=17G")
+            assert "17G of resource h_vmem" in message
+            assert "requested, no host has more than 16G\n" in message
+            assert "of resource mem_free" in refused(sge, *words, "--mem-per-task", "9000G")
+        few = refused(sge, *parallel, "--pe", "one", "--native=-l h_vmem=9G")
+        assert "2 slots requested, PE `one` offers 1" in few
+        hold = "echo sleep 900 | qsub -N hold -l h_vmem=16G; until qstat -s r | grep -q hold; do sleep 0.2; done"
+        sge.run("login", "bash", "-c", hold)
+        small = (*sge.options, "--workers", "1", "--mem-per-task", "1M", "--native=-l h_vmem=9G")
+        waits = ClusterJob(sge, *small, "--", "true")
+        assert "no host currently has what the job requests" in waits.submitted.stderr
+        assert "no host has more than 16G" in refused(sge, *parallel, "--native=-l h_vmem=17G")
+        waits.gridtf("cancel")
+        sge.run("login", "qdel", "hold")

@@ -12,7 +12,7 @@ from gridtf.schedulers.api import JobIdentity, JobStatus
 from gridtf.schedulers.arrays import WORST_FIRST
 from gridtf.schedulers.sge.commands import sge
 from gridtf.schedulers.sge.directives import parse_native
-from gridtf.schedulers.sge.query import seconds
+from gridtf.schedulers.sge.query import DECIMAL, seconds, size
 from gridtf.states import JobState
 
 _QACCT_LIMIT = 5.0  # seconds for all jobs: qacct reads the whole file each time, and the run directory says most
@@ -20,8 +20,6 @@ _KILLED, _AFTER_JOB, _EXIT_100, _RESCHEDULED = 17, 100, 30, (24, 25)
 # The shepherd or the host failed before it could report the job's end, or the host no longer knows the job.
 _LOST = (19, 21, 22)
 _TIME_LIMITS, _MEMORY_LIMITS = ("h_rt", "s_rt", "h_cpu", "s_cpu"), ("h_vmem", "s_vmem")
-_DECIMAL = r"[0-9]{1,18}(?:\.[0-9]+)?"
-_SIZES = {"": 1.0, "k": 1e3, "K": 1024.0, "m": 1e6, "M": 1024.0**2, "g": 1e9, "G": 1024.0**3, "T": 1024.0**4}
 
 
 def ends(jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
@@ -165,9 +163,9 @@ def _over_a_limit(record: Mapping[str, str], limits: str) -> JobStatus | None:
         allowed = seconds(requested.get(name, ""))
         if allowed is not None and elapsed >= allowed:
             return JobStatus(JobState.TIMEOUT, f"the walltime is over ({name}={requested[name]})")
-    used = _size(record.get("maxvmem", ""))
+    used = size(record.get("maxvmem", ""))
     for name in _MEMORY_LIMITS:
-        most = _size(requested.get(name, ""))
+        most = size(requested.get(name, ""))
         if most and used >= most * (_number(record.get("slots", "")) or 1):
             return JobStatus(JobState.OUT_OF_MEMORY, f"it used more memory than requested ({name}={requested[name]})")
     if not limits:
@@ -179,11 +177,5 @@ def _over_a_limit(record: Mapping[str, str], limits: str) -> JobStatus | None:
 
 
 def _number(text: str) -> float:
-    match = re.match(_DECIMAL, text.strip())
+    match = re.match(DECIMAL, text.strip())
     return float(match[0]) if match else 0.0
-
-
-def _size(text: str) -> float:
-    """Bytes, from ``4.773MB``, ``50M`` or ``21045248``; 0 for any other text."""
-    match = re.fullmatch(rf"({_DECIMAL})([kKmMgGT]?)B?", text.strip())
-    return float(match[1]) * _SIZES[match[2]] if match else 0.0

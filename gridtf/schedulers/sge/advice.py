@@ -26,7 +26,7 @@ from gridtf.schedulers.sge import directives, offers
 from gridtf.schedulers.sge.commands import sge
 from gridtf.schedulers.sge.directives import HOST, HOST_LISTS, MEMORY, Resource, requests_gpus
 from gridtf.schedulers.sge.offers import PE, QUERY_LIMIT, Cell, Queue, alternatives, carrying, matching_queues
-from gridtf.schedulers.sge.query import FIXED, decisive, seconds
+from gridtf.schedulers.sge.query import DECIMAL, FIXED, decisive, seconds, size
 from gridtf.schedulers.sge.requested import Requested
 from gridtf.text import counted, some, toml, whole
 
@@ -59,15 +59,8 @@ def check(plan: Plan, *, limit: float = QUERY_LIMIT) -> tuple[str, ...]:
     if lists := {key: hosts for key in HOST_LISTS if (hosts := plan.request.options.get(key))}:
         check_hosts(lists, existing := offers.known_names("-sel"))
         check_left(plan.request, existing)
-    answer = _verify("v", script, limit=limit)
-    if in_use := _IN_USE.search(answer.text):
-        notes.append(f"the job may have to wait: other jobs have hosts for themselves (resource {in_use[1]})")
-        answer = Answer(0, "", "")
-    elif answer.code and without_load(answer, requested):
-        answer = _verify("p", script, limit=limit)
-        if answer.code and not re.search(FIXED, reason(answer)):
-            notes.append(f"no host currently has what the job requests: {reason(answer)}")
-            answer = _without_memory(plan, requested, limit)
+    answer, never, waits = _verified(plan, requested, limit)
+    notes += waits
     # qconf runs only where its output is needed
     try:
         if requested.pe:
@@ -83,12 +76,30 @@ def check(plan: Plan, *, limit: float = QUERY_LIMIT) -> tuple[str, ...]:
         raise
     if answer.code:
         try:
+            if never:
+                raise never
             refuse(without_verdict(answer), requested, _cell(requested, script))
         except GridtfError as error:  # the cell's JSV does not see what is only verified
             if "no suitable queues" not in answer.text or not _has_jsv():
                 raise
             notes.append(f"{error.what}; it is submitted, since a JSV of the site may change its request")
     return (*notes, *closed_queues(requested, _unusable_queues()))
+
+
+def _verified(plan: Plan, requested: Requested, limit: float) -> tuple[Answer, SpecError | None, list[str]]:
+    """The answer of qsub that decides; why a refused job can never start, where that is known; why it has to wait."""
+    answer = _verify("v", plan.script, limit=limit)
+    if in_use := _IN_USE.search(answer.text):
+        why = f"the job may have to wait: other jobs have hosts for themselves (resource {in_use[1]})"
+        return Answer(0, "", ""), None, [why]
+    if not answer.code or not without_load(answer, requested):
+        return answer, None, []
+    answer = _verify("p", plan.script, limit=limit)
+    never = beyond_hosts(answer, requested, limit)
+    if not answer.code or never or re.search(FIXED, reason(answer)):
+        return answer, never, []
+    why = f"no host currently has what the job requests: {reason(answer)}"
+    return _without_memory(plan, requested, limit), None, [why]
 
 
 def foreseen(plan: Plan, queues: Sequence[Queue]) -> Estimate | None:
@@ -178,24 +189,52 @@ def _check_host(requested: Requested, limit: float) -> None:
     per_host = requested.request.chosen("gpus_per_node") or 0
     if per_host < 2 or not requested.pe or not requested.counts("YES"):
         return
-    queues = ["-q", ",".join(requested.queues)] if requested.queues else []
-    trial = ["qsub", "-w", "v", "-l", f"{requested.gpu}={per_host}", *queues, "-b", "y", "true"]
-    answer = sge.run(trial, limit=limit)
-    if _IN_USE.search(answer.text):
-        return
-    if answer.code and (most := offered(answer.text).get(requested.gpu)) is not None and most < per_host:
-        what = f"{per_host} GPUs per host requested, no host has more than {most:g}"
+    if most := _less_on_each_host(requested.gpu, str(per_host), requested, limit):
+        what = f"{per_host} GPUs per host requested, no host has more than {most}"
         raise SpecError("gpus_per_node", what, hint=f"`qhost -F {requested.gpu}` shows the GPUs of each host")
 
 
-def offered(output: str) -> dict[str, float]:
+def beyond_hosts(answer: Answer, requested: Requested, limit: float = QUERY_LIMIT) -> SpecError | None:
+    """Why a job that ``qsub -w p`` refuses can never start: a slot of it needs more of a resource than any host has.
+
+    Args:
+        answer: Of ``qsub -w p``, which says what hosts offer now.
+        limit: Seconds that each further qsub may take.
+
+    Returns:
+        The error, which is not raised; None where a host has as much when it is free, or it is not known.
+
+    Raises:
+        SchedulerError: When the qmaster does not answer.
+    """
+    for name in offered(answer.text).keys() & requested.resources.keys() if answer.code else ():
+        if most := _less_on_each_host(name, requested.resources[name], requested, limit):
+            return _too_much(name, most, requested)
+    return None
+
+
+def _less_on_each_host(name: str, amount: str, requested: Requested, limit: float) -> str:
+    """The most that a host has of a resource when no job uses it; empty where that is enough, or not known."""
+    queues = ["-q", ",".join(requested.queues)] if requested.queues else []
+    answer = sge.run(["qsub", "-w", "v", "-l", f"{name}={amount}", *queues, "-b", "y", "true"], limit=limit)
+    if not answer.code or _IN_USE.search(answer.text):
+        return ""
+    most = offered(answer.text).get(name, "")
+    if _LOAD.search(answer.text) and name.endswith("_free"):  # hosts report what they have of it in all as well
+        total = name.replace("_free", "_total")
+        shown = sge.run(["qhost", "-F", total], limit=limit).out
+        most = max(re.findall(rf"\bh[a-z]:{re.escape(total)}=(\S+)", shown), key=size, default="")
+    return most if size(most) < size(amount) else ""
+
+
+def offered(output: str) -> dict[str, str]:
     """The most that any host has of resources, by name, where qsub's reasons tell it. Pure.
 
-    ``cannot run at host "n4" because it offers only hc:gpu=2.000000``
+    ``cannot run at host "n4" because it offers only hc:gpu=2.000000`` -> ``2``, ``hc:h_vmem=8.000G`` -> ``8G``
     """
-    offers: dict[str, float] = {}
-    for name, amount in re.findall(r"offers only [a-z]{2}:([\w.]+)=(\d+(?:\.\d+)?)", output):
-        offers[name] = max(offers.get(name, 0.0), float(amount))
+    offers: dict[str, str] = {}
+    for name, number, unit in re.findall(rf"offers only [a-z]{{2}}:([\w.]+)=({DECIMAL})([kKmMgGT]?)", output):
+        offers[name] = max(offers.get(name, ""), f"{float(number):g}{unit}", key=size)
     return offers
 
 
@@ -580,12 +619,8 @@ def _refuse_amounts(output: str, last: str, requested: Requested, cell: Cell) ->
         key = "gpu_model" if fixed[1] == requested.site.fixed else requested.key(fixed[1])
         raise SpecError(key, f"no host has {' and '.join(own.values())}", hint=hint)
     for name, most in offered(output).items():
-        if name in requested.resources:
-            noun = "GPUs" if name == requested.gpu else f"of resource {name}"
-            each = " per slot" if requested.pe and not (name == requested.gpu and requested.counts_by_host) else ""
-            what = f"{requested.resources[name]} {noun}{each} requested, no host has more than {most:g}"
-            hint = "" if name == requested.gpu else f"`qhost -F {name}` shows the amount on each host"
-            raise SpecError(requested.key(name), what, hint=hint)
+        if name in requested.resources and not re.search("only offers [1-9]", output):  # by hosts that have as much
+            raise _too_much(name, most, requested)
     if slots := re.search(r'cannot run in PE "([^"]*)" because it only offers (\d+) slots', output):
         pe = next((pe for pe in cell.pes if pe.name == slots[1]), None)
         if pe is not None and pe.users:
@@ -600,3 +635,12 @@ def _refuse_amounts(output: str, last: str, requested: Requested, cell: Cell) ->
         wanted = f"{counted(requested.slots.low, 'slot')}{with_gpus}{one_host}{hosts}"
         hint = of_quota or alternatives("suitable PEs", cell.suitable) or "`qstat -g c` shows the slots of each queue"
         raise SpecError(requested.key("slots"), f"{wanted} requested, PE `{slots[1]}` {offer}", hint=hint)
+
+
+def _too_much(name: str, most: str, requested: Requested) -> SpecError:
+    """The error that no host has as much of a resource as a slot, or with GPUs that count so a host, needs."""
+    noun = "GPUs" if name == requested.gpu else f"of resource {name}"
+    each = " per slot" if requested.pe and not (name == requested.gpu and requested.counts_by_host) else ""
+    what = f"{requested.resources[name]} {noun}{each} requested, no host has more than {most}"
+    hint = "" if name == requested.gpu else f"`qhost -F {name}` shows the amount on each host"
+    return SpecError(requested.key(name), what, hint=hint)

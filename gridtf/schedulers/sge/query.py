@@ -388,6 +388,16 @@ def seconds(text: str) -> int | None:
     return int(match[1] or 0) * 3600 + int(match[2] or 0) * 60 + int(match[3] or 0)
 
 
+DECIMAL = r"[0-9]{1,18}(?:\.[0-9]+)?"
+_SIZES = {"": 1.0, "k": 1e3, "K": 1024.0, "m": 1e6, "M": 1024.0**2, "g": 1e9, "G": 1024.0**3, "T": 1024.0**4}
+
+
+def size(text: str) -> float:
+    """Bytes, from ``4.773MB``, ``50M`` or ``21045248``; 0 for any other text."""
+    match = re.fullmatch(rf"({DECIMAL})([kKmMgGT]?)B?", text.strip())
+    return float(match[1]) * _SIZES[match[2]] if match else 0.0
+
+
 # --- XML that Grid Engine's commands print -----------------------------------------------------------------------
 
 # The name of a job may contain control characters; XML may not.

@@ -581,6 +581,41 @@ def test_check_of_resources_reported_by_load_sensors(monkeypatch: pytest.MonkeyP
     )
 
 
+@pytest.mark.parametrize(
+    ("offer", "trial", "most"),
+    [
+        ("hl:mem_free=22.594G", "job requests unknown resource (mem_free)", "23.586G"),  # load
+        ("hc:mem_free=2.000G", "it offers only hc:mem_free=64.000G", "64G"),  # of which 62 are in use
+        ("hc:mem_free=2.000G", "", ""),  # a host has as much
+        ("hc:slots=0.000000", "job requests unknown resource (mem_free)", ""),
+    ],
+)
+def test_memory_that_no_host_ever_has_is_refused(
+    monkeypatch: pytest.MonkeyPatch, offer: str, trial: str, most: str
+) -> None:
+    """By the answer to a request for nothing else, or by what hosts report of it in all."""
+
+    class Cell(Commands):
+        def __call__(self, argv: list[str], *, limit: float, text: str = "") -> Answer:
+            if argv == ["qhost", "-F", "mem_total"]:
+                return Answer(0, "n1\n   hl:mem_total=7.586G\nn2\n   hl:mem_total=23.586G\n", "")
+            if "mem_free=90G" in argv and trial:
+                return Answer(1, "", NO_QUEUES.format(f'cannot run at host "n1" because {trial}'))
+            return FOUND if "-b" in argv else super().__call__(argv, limit=limit, text=text)
+
+    verdict = NO_QUEUES.format(f'(-l mem_free=90G) cannot run at host "n1" because it offers only {offer}\n{NONE}')
+    none = NO_QUEUES.format('cannot run in PE "rr" because it only offers 0 slots')
+    monkeypatch.setattr(sge, "run", Cell(v=Answer(1, "", none), p=Answer(1, "", verdict)))
+    made = plan("sge", name="x", pe="rr", native=["-l mem_free=90G"], **workers(2))
+    if most:
+        with pytest.raises(SpecError) as caught:
+            advice.check(made)
+        assert caught.value.problem == f"90G of resource mem_free per slot requested, no host has more than {most}"
+    else:
+        (note,) = advice.check(made)
+        assert note.startswith("no host currently has what the job requests: ")
+
+
 def test_value_that_no_host_has_is_refused_though_it_may_be_of_a_load_sensor(monkeypatch: pytest.MonkeyPatch) -> None:
     made = plan("sge", name="x", **workers(2, pe="rr", constraint="gpu_type=k80"))
     monkeypatch.setattr(sge, "run", Commands(v=Answer(1, "", K80), p=Answer(1, "", K80)))
