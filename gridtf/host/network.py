@@ -75,6 +75,26 @@ def address_of(name: str, host: str) -> str:
     raise RendezvousError(what, why=why, hint=f"choose one that is up on every host of the job, such as {example}")
 
 
+def answers(address: str, port: int, limit: float) -> bool:
+    """Whether the host of an address answers, by accepting a connection or by refusing it.
+
+    Args:
+        address: A name or an address.
+        port: A TCP port that no firewall closes.
+        limit: Seconds to wait for each of its addresses.
+
+    Returns:
+        True as well where the name has no address: that says nothing about the host.
+    """
+    try:
+        socket.create_connection((address, port), limit).close()
+    except (ConnectionError, socket.gaierror):
+        return True
+    except OSError:
+        return False
+    return True
+
+
 def own_addresses(name: str, host: str) -> list[str]:
     """The addresses of this host that a name stands for.
 

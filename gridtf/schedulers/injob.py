@@ -298,6 +298,18 @@ class InJob(ABC):
         """
         return False
 
+    def host_fault(self, host: str) -> str:
+        """What the scheduler says against a host of this job that gridtf has lost.
+
+        Args:
+            host: Its name in the allocation.
+
+        Returns:
+            One clause, such as ``Slurm says down*``; empty where the host is in service, or the scheduler does not
+            answer within three seconds.
+        """
+        return ""
+
     def unannounced(self) -> str:
         """A note for a process that runs inside a job although its environment does not show it; usually empty."""
         return ""

@@ -6,10 +6,15 @@ import json
 import shlex
 from typing import Any
 
+import pytest
+
 from tests.support.beds import on_every_scheduler
 from tests.support.cluster import Bed
 from tests.support.clusterfaults import UNTIL_RELEASED, admin, ended, no_process_left, release, started
-from tests.support.clusterjobs import ClusterJob, gridtf
+from tests.support.clusterjobs import PATIENCE, ClusterJob, gridtf
+
+OUT = {"slurm": "scontrol update nodename=n2 state=drain reason=trial", "sge": "qmod -d *@n2"}
+BACK = {"slurm": "scontrol update nodename=n2 state=resume", "sge": "qmod -e *@n2"}
 
 
 def nodes(bed: Bed) -> list[dict[str, Any]]:
@@ -82,10 +87,28 @@ def test_host_that_two_jobs_have_lost_is_told_of_avoided_and_forgotten(bed: Bed)
 
     admin(bed, *shlex.split(found["staff"]))
     assert out_of_service(bed)
-    back = {"slurm": "scontrol update nodename=n2 state=resume", "sge": "qmod -e *@n2"}
-    admin(bed, *back[bed.kind].split())
+    admin(bed, *BACK[bed.kind].split())
     assert not out_of_service(bed)
 
     gridtf(bed, "nodes", "forget", "n2")
     assert nodes(bed) == []
     assert "n2" not in rendered(bed, 3, "--avoid-bad-hosts")
+
+
+@on_every_scheduler
+@pytest.mark.parametrize(("signal", "out"), [("STOP", False), ("KILL", False), ("STOP", True)])
+def test_host_whose_processes_a_user_stops_or_kills_is_remembered_only_if_it_is_out_of_service(
+    bed: Bed, signal: str, out: bool
+) -> None:
+    (bed.home() / ".local/state/gridtf/hosts.jsonl").unlink(missing_ok=True)
+    job = started(bed, "--heartbeat-timeout", "8", nodes=3, name=signal, command="sleep 300")
+    if out:
+        admin(bed, *OUT[bed.kind].split())
+    bed.run("n2", "pkill", f"-{signal}", "-u", "alice", "python")
+    assert job.verdict(PATIENCE)["state"] == {"STOP": "NODE_FAIL", "KILL": "FAILED"}[signal]
+    bed.run("n2", "pkill", "-CONT", "-u", "alice", "python", check=False)
+    job.gridtf("cancel", check=False)
+    no_process_left(bed)
+    if out:
+        admin(bed, *BACK[bed.kind].split())
+    assert [host["host"] for host in nodes(bed)] == ["n2"] * out

@@ -154,8 +154,10 @@ class HostCheck:
         environ = self._system.environ
         if (cluster := job.scheduler.login.cluster(environ)) and job.scheduler.injob.is_exclusive(job.request):
             about = job.job_id, now, hosthistory.CHECK
-            noted = [hosthistory.Finding(host, *about, why, cluster) for host, why in bad.items()]
-            measured = [host for host in values if len(values[host]) > 1 and host not in bad]  # more than the clock
-            passed = measured if len(values) >= judge.FEWEST else ()
+            # a check that did not end may be one that somebody has stopped
+            measured = [host for host in bad if host not in self._hung]
+            noted = [hosthistory.Finding(host, *about, bad[host], cluster) for host in measured]
+            well = [host for host in values if len(values[host]) > 1 and host not in bad]  # more than the clock
+            passed = well if len(values) >= judge.FEWEST else ()
             remember.aside(job, lambda: hosthistory.note(environ, noted))
             remember.aside(job, lambda: hosthistory.note_checked(environ, passed, now, cluster))

@@ -11,18 +11,20 @@ from gridtf.bootstrap.launcher.hosts import HostMonitor
 from gridtf.bootstrap.plan.launchedjob import LaunchedJob
 from gridtf.bootstrap.wire.helper import Helper
 from gridtf.errors import HostLostError
-from gridtf.host import processes
+from gridtf.host import network, processes
 from gridtf.run import hosthistory
 from gridtf.run.hosthistory import LOST, STALLED, Finding
 from gridtf.states import JobState
 
 _LIMIT = 2.0  # seconds: the home folder may hang
+_ANSWER, _QUESTION = 2.0, 4.0  # seconds for the host to answer, and for all that is asked about it
 
 
 def remember(job: LaunchedJob, hosts: HostMonitor, end: Verdict, error: Exception | None, stalled: str = "") -> None:
     """Remember the host that has ended an attempt, if one has.
 
-    Where all of several other hosts are silent, the launcher's host may be the one that is cut off.
+    Where all of several other hosts are silent, the launcher's host may be the one that is cut off. A host that answers
+    and is in service is well: what was silent is its agent, which somebody may have stopped or killed.
 
     Args:
         hosts: The hosts of the attempt, whose processes have been ended.
@@ -32,7 +34,10 @@ def remember(job: LaunchedJob, hosts: HostMonitor, end: Verdict, error: Exceptio
     """
     named = error.host if isinstance(error, HostLostError) else (end.cause or {}).get("host")
     lost = named in hosts.left() and (len(hosts.hosts) == 2 or not hosts.alone(job.here))
-    found = [(named, LOST, end.reason)] * (end.state == JobState.NODE_FAIL and lost)
+    found = []
+    if end.state == JobState.NODE_FAIL and lost:
+        fault = aside(job, lambda: _fault(job, hosts, str(named)), _QUESTION)
+        found = [(named, LOST, f"{end.reason}; {fault}")] * bool(fault)
     found += [(stalled, STALLED, "the job waited for a disk or a file system of this host")] * bool(stalled)
     cluster, now = job.scheduler.login.cluster(job.system.environ), job.system.time()
     noted = [Finding(str(host), job.job_id, now, kind, why, cluster) for host, kind, why in found]
@@ -40,11 +45,20 @@ def remember(job: LaunchedJob, hosts: HostMonitor, end: Verdict, error: Exceptio
         aside(job, lambda: hosthistory.note(job.system.environ, noted))
 
 
-def aside(job: LaunchedJob, work: Callable[[], str | None]) -> str:
-    """Read or write in the home folder, by a process that may hang there: this one waits for it for two seconds.
+def _fault(job: LaunchedJob, hosts: HostMonitor, host: str) -> str:
+    """What is wrong with a host that was lost; empty where it answers at a port of its tasks, and is in service."""
+    known = hosts.reports.published.get(host)
+    if known and not network.answers(known["address"], next(iter(known["ports"].values())), _ANSWER):
+        return "it does not answer"
+    return job.scheduler.injob.host_fault(host)
+
+
+def aside(job: LaunchedJob, work: Callable[[], str | None], limit: float = 0.0) -> str:
+    """Do something by a process that may hang, such as in the home folder: this one waits for it for some seconds.
 
     Args:
         work: Does that.
+        limit: Seconds; 0: two.
 
     Returns:
         What it has returned; empty where it has not in time.
@@ -56,7 +70,7 @@ def aside(job: LaunchedJob, work: Callable[[], str | None]) -> str:
 
     helper, said, begin = Helper(0.0, job.system, wakes=False), b"", job.system.monotonic()
     helper.start(run)
-    while helper.pid is not None and job.system.monotonic() - begin < _LIMIT:
+    while helper.pid is not None and job.system.monotonic() - begin < (limit or _LIMIT):
         job.system.sleep(0.01)
         said += helper.hear()
     ended = helper.pid is None

@@ -429,6 +429,17 @@ def suspended(environ: Mapping[str, str]) -> bool | None:
     return row is not None and not query.SUSPENDED.keys().isdisjoint(row.state)
 
 
+def host_fault(host: str) -> str:
+    """That no queue of a host is in service: all are unknown (u), disabled (d) or in error (E); empty where one is."""
+    from gridtf.schedulers.sge.offers import parse_slots
+
+    try:
+        slots = parse_slots(sge.printed(["qstat", "-f", "-xml", "-q", f"*@{host}"], limit=_QSTAT_LIMIT))
+    except SchedulerError:
+        return ""
+    return "none of its queues is in service" if slots and not any(slots.values()) else ""
+
+
 class GridEngineInJob(BatchInJob):
     """Reads the allocation of a job of Grid Engine's, and starts its agents."""
 
@@ -449,6 +460,7 @@ class GridEngineInJob(BatchInJob):
     end_of_job = staticmethod(end_of_job)
     why_not_again = staticmethod(why_not_again)
     suspended = staticmethod(suspended)
+    host_fault = staticmethod(host_fault)
 
     def allocation(self, environ: Mapping[str, str], request: Request, wait: Wait) -> Allocation:
         from gridtf.host import gpus

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -108,6 +109,17 @@ def _down_nodes(nodes: str) -> list[str]:
     output = slurm.try_run(argv, limit=_TERMINATION_LIMIT) or ""
     # a site may print lines of its own
     return sorted({line.strip() for line in output.splitlines()}.intersection(expand(nodes)))
+
+
+def host_fault(host: str) -> str:
+    """What sinfo says against a node: that it is down, drained, failing, or does not answer (``*``); may be empty.
+
+    Args:
+        host: The node.
+    """
+    output = slurm.try_run(["sinfo", "-h", "-N", f"--nodes={host}", "--format=%T"], limit=_TERMINATION_LIMIT) or ""
+    states = re.findall(r"(?m)^(?:(?:down|drain|fail|error|unk)\w*[^\w\s]*|\w+\*)$", output)
+    return f"Slurm says {states[0]}" if states else ""
 
 
 def _with_down_nodes(status: JobStatus | None, down: list[str]) -> JobStatus | None:

@@ -368,6 +368,7 @@ class SlurmInJob(InJob):
     name_variable = "SLURM_JOB_NAME"
     termination_reason = staticmethod(ending.termination_reason)
     give_back = staticmethod(ending.give_back)
+    host_fault = staticmethod(ending.host_fault)
     why_not_again = staticmethod(ending.why_not_again)
 
     def identity(self, environ: Mapping[str, str]) -> JobIdentity:

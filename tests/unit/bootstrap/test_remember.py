@@ -13,6 +13,7 @@ from gridtf.bootstrap.launcher import remember
 from gridtf.bootstrap.launcher.stalls import Dump
 from gridtf.bootstrap.system import System
 from gridtf.errors import HostLostError
+from gridtf.host import network
 from gridtf.run import hosthistory
 from gridtf.states import JobState
 
@@ -22,22 +23,44 @@ NODE_FAIL = Verdict(JobState.NODE_FAIL, LOST.what)
 
 def noted(end: Verdict, error: Exception | None = None, **about: Any) -> list[tuple[str, str, str]]:
     """(host, kind, job) of what is remembered of the end of an attempt on three hosts, of which n2 is silent."""
+    known = {"n2": {"address": "n2.example", "ports": {"worker:1": 4711}}}
     hosts = SimpleNamespace(
+        reports=SimpleNamespace(published=about.get("published", known)),
         hosts=about.get("hosts", ["n1", "n2", "n3"]),
         left=lambda: about.get("left", {"n2": 9.0}),
         alone=lambda here: about.get("alone", False),
     )
     login = SimpleNamespace(cluster=lambda environ: about.get("cluster", "slurm:alpha"))
-    job: Any = SimpleNamespace(
-        system=System(os.environ), job_id="7_3", here="n1", scheduler=SimpleNamespace(login=login)
-    )
+    injob = SimpleNamespace(host_fault={"n2": about.get("fault", "")}.__getitem__)
+    scheduler = SimpleNamespace(login=login, injob=injob)
+    job: Any = SimpleNamespace(system=System(os.environ), job_id="7_3", here="n1", scheduler=scheduler)
     remember.remember(job, hosts, end, error, about.get("stalled", ""))  # type: ignore[arg-type]
     found = hosthistory.read(os.environ, job.system.time()).suspects
     return [(each.host, each.findings[0].kind, each.findings[0].job) for each in found]
 
 
+@pytest.fixture(autouse=True)
+def no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts that are asked do not answer."""
+    monkeypatch.setattr(network, "answers", lambda address, port, limit: False)
+
+
 def test_lost_host_is_remembered() -> None:
     assert noted(NODE_FAIL, LOST) == [("n2", "lost", "7")]
+    (suspect,) = hosthistory.read(os.environ, System(os.environ).time()).suspects
+    assert suspect.reason == "lost: no heartbeat from host n2 for 30 s; it does not answer"
+
+
+@pytest.mark.parametrize("known", [{}, {"published": {}}])
+def test_host_that_answers_is_remembered_where_the_scheduler_says_that_it_is_bad(
+    known: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one that answers, only the agent was stopped or killed; without a port nobody knows whether it answers."""
+    monkeypatch.setattr(network, "answers", lambda *asked: asked == ("n2.example", 4711, remember._ANSWER))
+    assert noted(NODE_FAIL, LOST, **known) == []
+    assert noted(NODE_FAIL, LOST, fault="Slurm says down*", **known) == [("n2", "lost", "7")]
+    (suspect,) = hosthistory.read(os.environ, System(os.environ).time()).suspects
+    assert suspect.reason == "lost: no heartbeat from host n2 for 30 s; Slurm says down*"
 
 
 def test_host_that_others_have_missed_is_remembered() -> None:

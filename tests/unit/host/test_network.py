@@ -9,7 +9,7 @@ import pytest
 
 from gridtf.errors import RendezvousError
 from gridtf.host import network
-from gridtf.host.network import Interface, address_of, interfaces, own_addresses
+from gridtf.host.network import Interface, address_of, answers, interfaces, own_addresses
 
 ETH0 = Interface("eth0", True, "10.1.0.11", None)
 IB0 = Interface("ib0", True, None, "fd00::2")
@@ -94,3 +94,12 @@ def test_name_of_another_host_is_an_error(monkeypatch: pytest.MonkeyPatch) -> No
 def test_name_that_does_not_resolve_is_an_error(name: str) -> None:
     with pytest.raises(RendezvousError, match=f"host n1: its address {name} does not resolve there: "):
         own_addresses(name, "n1")
+
+
+def test_host_answers_that_accepts_or_refuses_a_connection() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
+        address, port = server.getsockname()
+        assert answers(address, port, 5.0)
+        assert not answers(address, port, 0.1)  # nobody has accepted the first one: the queue is full
+    assert answers(address, port, 5.0)
+    assert answers("n1i.invalid", port, 5.0)  # that says nothing about a host

@@ -710,6 +710,36 @@ def test_suspended(job_id: str, expected: bool, monkeypatch: pytest.MonkeyPatch)
     assert injob.suspended(job(job_id)) == expected
 
 
+# from qstat -f -xml -q '*@n2', Son of Grid Engine 8.1.9
+QUEUE_INSTANCE = """<Queue-List><name>{}@n2</name><qtype>BIP</qtype><slots_used>0</slots_used><slots_resv>0</slots_resv>
+<slots_total>4</slots_total><arch>lx-amd64</arch>{}</Queue-List>"""
+
+
+@pytest.mark.parametrize(
+    ("states", "fault"),
+    [
+        (["", ""], ""),
+        (["au", "au"], "none of its queues is in service"),
+        (["d", "E"], "none of its queues is in service"),
+        (["d", ""], ""),
+        (["a"], ""),  # its load is high
+        ([], ""),
+    ],
+)
+def test_host_fault_is_that_no_queue_of_a_host_is_in_service(
+    states: list[str], fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = (f"<state>{state}</state>" if state else "" for state in states)
+    queues = "".join(QUEUE_INSTANCE.format(f"q{number}", state) for number, state in enumerate(shown))
+    monkeypatch.setattr(sge, "run", lambda argv, **_: Answer(0, queues if argv[-1] == "*@n2" else "", ""))
+    assert injob.host_fault("n2") == fault
+
+
+def test_host_fault_is_unknown_without_the_qmaster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sge, "run", lambda argv, **_: Answer(1, "", "error: unable to contact qmaster"))
+    assert injob.host_fault("n2") == ""
+
+
 def test_suspended_is_unknown_without_the_qmaster(monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(*words: object, **more: object) -> None:
         raise SchedulerError("no answer")

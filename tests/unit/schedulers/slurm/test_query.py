@@ -717,6 +717,26 @@ def test_job_whose_requeue_ends_the_processes_that_ask_for_it_is_not_cancelled(t
     assert calls(tools)[-1].split("/")[-1].strip() == "scontrol requeue 76"
 
 
+@pytest.mark.parametrize(
+    ("states", "fault"),
+    [
+        ("mixed\nmixed", ""),
+        ("idle~", ""),
+        ("completing", ""),
+        ("a line of the site's own\nmixed*", "Slurm says mixed*"),
+        ("down*\ndown*", "Slurm says down*"),
+        ("draining", "Slurm says draining"),
+        ("failing", "Slurm says failing"),
+    ],
+)
+def test_host_fault_is_a_state_in_which_a_node_takes_no_jobs(states: str, fault: str, tools: Path) -> None:
+    command(tools, "sinfo", f'echo "{states}"')
+    assert scheduler.injob.host_fault("n2") == fault
+    assert "--nodes=n2" in calls(tools)[-1]
+    command(tools, "sinfo", "exit 1")
+    assert scheduler.injob.host_fault("n2") == ""
+
+
 def test_nothing_is_given_back_without_an_answer(tools: Path) -> None:
     command(tools, "scontrol", "exit 1")
     assert scheduler.injob.give_back({"SLURM_JOB_ID": "76"}) is False
