@@ -20,7 +20,7 @@ from gridtf.bootstrap.wire import messages
 from gridtf.errors import GridtfError, HostLostError, OutOfMemoryError, TerminatedError
 from gridtf.host.processes import signal_name
 from gridtf.run import recordtypes
-from gridtf.run.rundir import read_record
+from gridtf.run.rundir import RunDir, read_record, run_dirs_of
 from gridtf.schedulers import mpi
 from gridtf.schedulers.api import JobIdentity, Parent
 from gridtf.states import ENDED, JobState
@@ -222,13 +222,13 @@ class Ending:
         return Verdict(JobState.FAILED, "the tasks were ended, and no agent has reported why")
 
     def _of_user(self) -> Verdict | None:
-        """The verdict on a job that a user has cancelled with gridtf; None: no user has."""
-        cancelled = None
-        with contextlib.suppress(GridtfError):
-            cancelled = read_record(self._job.run.cancelled, recordtypes.Cancelled, own=True)
-        if cancelled is None:
-            return None
-        return Verdict(JobState.CANCELLED, f"cancelled by {cancelled.get('user')} on {cancelled.get('host')}")
+        """The verdict on a job, or an element of one, that a user has cancelled with gridtf; None: no user has."""
+        for folder in run_dirs_of(self._job.run.log):
+            with contextlib.suppress(GridtfError):
+                if cancelled := read_record(RunDir(folder).cancelled, recordtypes.Cancelled, own=True):
+                    who = f"{cancelled.get('user')} on {cancelled.get('host')}"
+                    return Verdict(JobState.CANCELLED, f"cancelled by {who}")
+        return None
 
     def _of_signal(self, number: int) -> Verdict:
         if (cancelled := self._of_user()) is not None:
