@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,12 +16,13 @@ from gridtf.observe.views import JobView
 from gridtf.run import recordtypes, reduced, registry
 from gridtf.run.reading import Reading
 from gridtf.run.rundir import JOINED, OPENED, Record, RunDir, listdir, read_private, read_record
-from gridtf.run.tail import last_lines
+from gridtf.run.tail import last_lines, last_text
 from gridtf.schedulers import answers
 from gridtf.schedulers.api import JobIdentity, JobStatus, Scheduler
 from gridtf.states import ENDED, JobState
 from gridtf.values import Value
 
+_VERDICT = re.compile(r"^gridtf: ([A-Z_]+): (.+)$", re.MULTILINE)  # Verdict.text, in the log of a launcher
 _DOUBTED = 1.0  # seconds for which an answer counts that a job waits which has begun once
 
 
@@ -211,9 +213,26 @@ def job_view(run: RunDir, submitted: Record | None, queue: JobStatus | None, now
         if view.state == JobState.FAILED and records.launcher is None and (why := why_set_up_failed(tail)):
             view = view.replace(reason=why, hint=set_up_hint(tail) or view.hint, unexplained=False)
         host = (records.launcher or {}).get("host")
+        unsaid = records.launcher and not (records.cancelled or view.damaged)
+        if unsaid and (said := _said(run, records)):
+            view = view.replace(state=said[0], reason=said[1], unexplained=False)
         cause = {"task": None, "host": host, "exit": None, "signal": None, "log": str(run.log), "tail": tail}
         return view.replace(cause=cause)
     return view
+
+
+def _said(run: RunDir, records: Records) -> tuple[str, str] | None:
+    """State and reason that the launcher has printed, where it could not write them; None where it has printed none."""
+    told = [(state, words) for state, words in _VERDICT.findall(last_text(run.log)) if state in ENDED]
+    state, words = told[-1] if told else ("", "")
+    for attempt in run.attempts():
+        if attempt.number != records.attempt and words:  # a later launcher may have been killed without a word
+            before = read_record(attempt.verdict, recordtypes.Verdict) or {}
+            words = "" if before.get("reason", "").startswith(words) else words
+    if not words:
+        return None
+    kept = JobState.FAILED if state in (JobState.COMPLETED, JobState.SAVED) else state
+    return kept, f"{words if kept == state else f'{state}: {words}'}; its verdict could not be written"
 
 
 def read_submitted(run: RunDir, *, own: bool = False) -> Record | None:

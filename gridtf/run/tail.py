@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, takewhile
 from pathlib import Path
 
 from gridtf.errors import RunDirError
@@ -19,7 +19,9 @@ _MOST_SHOWN = 500  # characters per line
 _BLOCK = 1 << 16
 LONGEST_LINE = 1 << 16  # bytes; a longer line counts as several
 BREAK = re.compile(rb"\r\n|\n|\r")  # a progress bar ends its lines with \r
-_PLACE = re.compile(r'[\s|+]*File ".+", line \d+(, in |\s*$)')  # in a Python traceback
+_PLACE = re.compile(r'[\s|+]*File "(.+)", line (\d+)(?:, in |\s*$)')  # in a Python traceback
+_MESSAGE = re.compile(r"(?:\w+\.)*([A-Z_]\w*)(?:: (.*))?")  # below it
+_OF_LIBRARIES = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<")
 _CRASH = "Fatal Python error: "  # of faulthandler, above the stacks
 _MODULES = re.compile(r"^Extension modules: .*\(total: \d+\)$", re.MULTILINE)  # below them, up to hundreds of names
 # What tells of an error: in words, as the level of absl's and glog's messages, or by a shell.
@@ -89,6 +91,26 @@ def _raised(lines: Sequence[str]) -> tuple[int, int]:
         if _PLACE.match(lines[place]):
             return place, next((n for n in range(place + 1, len(lines)) if lines[n][:1].strip()), len(lines))
     return len(lines), len(lines)
+
+
+def exception(lines: Sequence[str]) -> dict[str, str]:
+    """The Python exception that a log ends with.
+
+    Args:
+        lines: The last lines of the log, as last_lines returns them.
+
+    Returns:
+        Its ``type`` without the module, the first line of its ``message``, and its ``place`` in a file that is no
+        library's, such as ``train.py:41``; nothing where something else follows.
+    """
+    place, message = _raised(lines)
+    said = _MESSAGE.fullmatch(lines[message]) if place < message < len(lines) else None
+    if said is None or any(line[:1].strip() for line in lines[message + 1 :]):
+        return {}
+    stack = [*takewhile(lambda line: line[:1].isspace(), reversed(lines[: place + 1]))]
+    places = [match for line in stack if (match := _PLACE.match(line))]
+    own = next((match for match in places if not _OF_LIBRARIES.search(match[1])), places[0])
+    return {"type": said[1], "message": said[2] or "", "place": f"{Path(own[1]).name}:{own[2]}"}
 
 
 def last_error(log: Path) -> list[str]:

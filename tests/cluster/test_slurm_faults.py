@@ -57,6 +57,20 @@ def test_killed_launcher_is_reported_without_a_verdict(slurm: Bed) -> None:
     assert all(task["state"] != "RUNNING" for task in view["tasks"])
 
 
+def test_verdict_that_cannot_be_written_is_that_of_the_log(slurm: Bed) -> None:
+    """The program has made the run directory read-only."""
+    program = 'import os; [os.chmod(folder, 0o500) for folder, _, _ in os.walk(os.environ["GRIDTF_RUN_DIR"])]; exit(7)'
+    options = ("--scheduler", "slurm", "--nodes", "1", "--workers", "1")
+    job = ClusterJob(slurm, *options, "--", "python3", "-c", program)
+    try:
+        view = job.until(lambda: (view := job.status())["state"] not in ("PENDING", "RUNNING") and view, "its end")
+        assert view["state"] == "FAILED"
+        assert view["reason"] == "worker:0 on n1: exit code 7; its verdict could not be written"
+        job.until(lambda: "verdict.json: Permission denied" in job.output, "the error")
+    finally:
+        slurm.run("login", "chmod", "-R", "u+w", job.seen_as)
+
+
 def test_killed_and_failed_set_up_is_reported(slurm: Bed) -> None:
     options = ("--scheduler", "slurm", "--nodes", "1", "--workers", "1")
     killed = ClusterJob(slurm, *options, "--setup", "kill -9 $$", "--", "true")

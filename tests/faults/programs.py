@@ -494,14 +494,14 @@ FAULTS = (
     Fault(
         "without-the-hook",
         "an exception with `--no-hook`",
-        "worker:0 on HOST: exit code 1",
+        "worker:0 on HOST: ValueError: bad (<string>:1)",
         words=("--workers", "1", "--no-hook"),
         command=(sys.executable, "-c", "raise ValueError('bad')"),
     ),
     Fault(
         "isolated",
         "an exception in `python -I`",
-        "worker:0 on HOST: exit code 1",
+        "worker:0 on HOST: ValueError: bad (<string>:1)",
         words=("--workers", "1"),
         command=(sys.executable, "-I", "-c", "raise ValueError('bad')"),
     ),
@@ -524,7 +524,9 @@ FAULTS = (
     _of_one("asyncio", "an exception in asyncio", _BAD),
     _of_one("cancelled-error", "an exception that is no `Exception`", f"CancelledError{_PLACE}"),
     _of_one("pool", "an exception in a process of a pool", f"OSError: [Errno 28] No space left on device{_PLACE}"),
-    _of_one("process", "a child of multiprocessing raises, and the program exits with its code", "exit code 1"),
+    _of_one(
+        "process", "a child of multiprocessing raises, and the program exits with its code", f"ValueError: bad{_PLACE}"
+    ),
     _well("fork", "a child raises, and the program goes on"),
     _of_one("threads", "no thread can be started", f"RuntimeError: can't start new thread{_PLACE}"),
     _of_one("file-size", "a file exceeds the shell's limit", f"OSError: [Errno 27] File too large{_PLACE}"),
@@ -618,7 +620,12 @@ FAULTS = (
     _of_one(
         "no-home-of-python", "a wrong PYTHONHOME", "exit code 1", command=_shell("PYTHONHOME=/nowhere @python -c ''")
     ),
-    _of_one("empty-environment", "an exception in `env -i python`", "exit code 1", command=_shell(f"env -i {_RAISE}")),
+    _of_one(
+        "empty-environment",
+        "an exception in `env -i python`",
+        "ValueError: 11 (<string>:1)",
+        command=_shell(f"env -i {_RAISE}"),
+    ),
     _of_one("not-executable", "a command that may not be run", "exit code 126", command=_shell("/etc/passwd")),
     _well("pipeline", "a program fails whose output goes through a pipe", command=_shell(f"{_RAISE} | cat")),
     _of_one(

@@ -66,6 +66,21 @@ def test_slow_end_of_the_culprit_does_not_hide_it(clock: str, tmp_path: Path) ->
     assert [(name, one.state) for name, (one,) in attempts[0].tasks.items() if one.cause] == [("worker:2", "FAILED")]
 
 
+EMPTIED = """\
+import os, shutil, sys
+shutil.rmtree(os.environ["TMPDIR"])
+raise ValueError("bad label 11")
+"""
+
+
+def test_exception_is_named_after_the_folder_for_temporary_files_was_emptied(tmp_path: Path) -> None:
+    program, folder = tmp_path / "train.py", tmp_path / "tmp" / "of-job"
+    program.write_text(EMPTIED)
+    folder.mkdir(parents=True)
+    job = LaunchedJob(tmp_path, {"command": [sys.executable, str(program)]}, TMPDIR=str(folder))
+    assert re.fullmatch(r"worker:0 on \S+: ValueError: bad label 11 \(train.py:3\)", job.verdict()["reason"])
+
+
 TRAINING = """\
 import os, sys, time
 import tensorflow as tf

@@ -16,7 +16,7 @@ from gridtf.host.processes import signal_name
 from gridtf.jobspec.tasktypes import LEADERS
 from gridtf.run.logparts import refresh
 from gridtf.run.rundir import Attempt, Record
-from gridtf.run.tail import last_lines, last_text
+from gridtf.run.tail import exception, last_lines, last_text
 from gridtf.states import SAVED_CODE, JobState, TaskState, exit_code
 from gridtf.text import counted, plain, some, were
 from gridtf.values import Value
@@ -254,7 +254,8 @@ def of_task(task: PlacedTask, record: Record, attempt: Attempt, also: str = "") 
         how, hint = f"killed by {number}", _SIGNAL_HINTS.get(str(number), "")
     else:
         how, hint = _of_exit(code)
-    if noted := raised(record):
+    # without a note, as where the program has no hook, or /tmp was emptied
+    if noted := raised(record) or (exception(tail) if code == 1 else None):
         how, hint = _exception(noted), ""
     if record.get("restarts"):
         how = f"{how}, after {counted(record['restarts'], 'restart')}"

@@ -238,6 +238,7 @@ class Launcher(Fields):
             self._patiently(self._write, end)
         except GridtfError as error:
             self.job.system.log(str(error))
+            self.reporter.settle()
             self._finish(end)
             return end.exit_code or 1
         self.reporter.report("ended", end.summary)

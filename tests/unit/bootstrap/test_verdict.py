@@ -101,6 +101,33 @@ def test_verdict_on_an_exception_has_its_cause(attempt: Attempt) -> None:
     assert found.reason == "worker:1 on n3: OSError: no data (train.py:9), caused by KeyError: 'x' (train.py:7)"
 
 
+TRACE = """\
+Traceback (most recent call last):
+  File "/home/alice/train.py", line 41, in <module>
+    model.fit(data)
+  File "/env/lib/python3.11/site-packages/keras/trainer.py", line 7, in fit
+    raise error
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "code", "shown"),
+    [
+        (f"{TRACE}ValueError: bad label 11\n", 1, "ValueError: bad label 11 (train.py:41)"),
+        (f"{TRACE}keras.errors.NoDataError\n", 1, "NoDataError (train.py:41)"),
+        (f"{TRACE}ValueError: first\n\t [[{{{{node x}}}}]]\n", 1, "ValueError: first (train.py:41)"),
+        (f"{TRACE}ValueError: bad label 11\ncould not save\n", 1, "exit code 1"),  # it was caught
+        (f"{TRACE}ValueError: bad label 11\n", 3, "exit code 3"),
+        ("ValueError: bad label 11\n", 1, "exit code 1"),
+        ('  File "train.py", line 41\n', 1, "exit code 1"),
+    ],
+)
+def test_exception_that_was_not_noted_is_that_at_the_end_of_the_log(
+    attempt: Attempt, log: str, code: int, shown: str
+) -> None:
+    assert verdict(attempt, log, exit=code).reason == f"worker:1 on n3: {shown}"
+
+
 def test_operation_that_a_task_does_not_know_is_explained_long_after_it_was_told(attempt: Attempt) -> None:
     """The words are those of TensorFlow 2.21, as its ClusterCoordinator logs them again and again."""
     told = (

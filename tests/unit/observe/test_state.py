@@ -707,6 +707,30 @@ def test_hint_does_not_refer_to_an_empty_log(run: RunDir) -> None:
         assert (seen.state, seen.hint, seen.cause is not None) == (FAILED, hint, bool(printed))
 
 
+@pytest.mark.parametrize(
+    ("printed", "state", "reason"),
+    [
+        ("gridtf: TIMEOUT: the walltime is over\n", TIMEOUT, "the walltime is over"),
+        ("gridtf: COMPLETED: all have exited with 0\n", FAILED, "COMPLETED: all have exited with 0"),
+        ("gridtf: NODE_FAIL: n1 is lost\ngridtf: FAILED: x\ngridtf: it printed nothing: y\n", FAILED, "x"),
+    ],
+)
+def test_end_that_the_launcher_could_only_print_is_that_of_the_log(
+    run: RunDir, printed: str, state: JobState, reason: str
+) -> None:
+    attempt(run, plan=plan(), launcher=launcher())
+    run.log.write_text(printed)
+    seen = seen_in(run, JobStatus(FAILED))
+    assert (seen.state, seen.reason, seen.unexplained) == (state, f"{reason}; its verdict could not be written", False)
+
+
+def test_end_that_an_earlier_launcher_has_printed_is_not_that_of_the_latest(run: RunDir) -> None:
+    attempt(run, plan=plan(), verdict=verdict(FAILED))
+    attempt(run, plan=plan("second"), launcher=launcher(nonce="second"))
+    run.log.write_text("gridtf: FAILED: so it FAILED\n")
+    assert seen_in(run, JobStatus(FAILED)).reason.startswith("ended without a verdict: the launcher on h0 ended")
+
+
 def test_missing_heartbeat_is_reported_after_twice_the_heartbeat_timeout() -> None:
     """The local scheduler's jobs run on this host, so there is only one clock."""
     spec = {"heartbeat_timeout": 100.0}
