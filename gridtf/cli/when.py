@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from argparse import Namespace
 from collections.abc import Mapping
@@ -10,8 +11,9 @@ from typing import Any
 from gridtf import files, schedulers
 from gridtf.cli import output, show, tasktable
 from gridtf.cli.common import add_like, configured, like_of, new_parser, sweep_of
+from gridtf.errors import GridtfError
 from gridtf.jobspec.arguments import Parser, add_job_options
-from gridtf.jobspec.config import Configured, Use
+from gridtf.jobspec.config import Configured, Use, forbidden_by_site
 from gridtf.jobspec.jobfile import JOB_FILE
 from gridtf.jobspec.options import Option, Table
 from gridtf.jobspec.units import format_walltime
@@ -41,6 +43,8 @@ def run(arguments: Namespace) -> int:
     named, others = arguments.jobfile, arguments.given or arguments.command
     if named and not others and not named.endswith(".toml") and not files.is_file(here() / named):
         return _of_job(named, as_json=arguments.json)
+    if forbidden := forbidden_by_site("when", os.environ):
+        raise GridtfError("this site does not allow questions of when a job would start", why=forbidden)
     if not (named or arguments.command or files.is_file(here() / JOB_FILE)):
         arguments.command = ["true"]  # it is the request that counts
     table = {option.key: option for option in schedulers.job_options()}

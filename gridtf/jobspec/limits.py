@@ -31,7 +31,7 @@ _MOST: dict[str, tuple[str, Callable[[JobSpec], int | None]]] = {
 _MAY_BE_ZERO = ("max_restarts", "max_spare_nodes")
 # Of a sweep, which is made later: all elements, those that run at once, and the text for users.
 OF_SWEEPS = ("max_sweep", "max_at_once", "message")
-_SWITCHES = ("exec", "advise_users")  # of commands
+_SWITCHES = ("exec", "advise_users", "when")  # of commands
 HOOKS = "hooks"  # seconds that the commands of a job's `on` may take, in place of a minute
 NAMES = (*_MOST, *OF_SWEEPS, HOOKS, "require", "bad_hosts", *_SWITCHES)
 
@@ -45,7 +45,7 @@ def parse(name: str, value: object) -> Any:
 
     Returns:
         A whole number (seconds of ``max_time``), the keys of ``require`` as a tuple, the text of ``message``; whether
-        ``exec`` and ``advise_users`` are allowed; the path of ``bad_hosts``.
+        ``exec``, ``advise_users`` and ``when`` are allowed; the path of ``bad_hosts``.
 
     Raises:
         SpecError: For a value that cannot be.

@@ -85,6 +85,7 @@ def forecast(
     login = schedulers.get(base.spec.scheduler or schedulers.to_submit_to(os.environ)).login
     places = login.places()
     choices = _choices(listed, places)
+    places = [place.replace(asked=place.name in choices.get("partition", ())) for place in places]
     rows: list[Row] = []
     errors: list[UsageError] = []
     asked: list[str] = []
@@ -128,7 +129,10 @@ def _ask(plan: Plan, places: Sequence[Place], asked: list[str]) -> Estimate:
         asked.append(question)
         return login.estimate(plan, places)
 
-    return answers.shared(question, ask)
+    def kept(row: Any) -> Estimate:
+        return Estimate(row["start"] and float(row["start"]), str(row["why"]), bool(row["never"]), bool(row["at_most"]))
+
+    return answers.shared(question, ask, kept)
 
 
 def _row(plan: Plan, estimate: Estimate, like: Like | None, now: float) -> Row:
@@ -180,10 +184,10 @@ def hours(used: tuple[float, str] | None) -> str:
 
 
 def when(row: Row, now: float) -> str:
-    """When a job would start: ``now``, ``in 2 h 10 min (15:40)``, or why it is not known."""
+    """When a job would start: ``now``, ``in 2 h (15:40)``, ``at most in 2 h (15:40)``, or why it is not known."""
     if row.wait is None:
         return f"{'never' if row.estimate.never else 'unknown'}: {row.estimate.why}"
-    return moment(now + row.wait, now)
+    return f"{'at most ' * row.estimate.at_most}{moment(now + row.wait, now)}"
 
 
 def moment(start: float, now: float) -> str:

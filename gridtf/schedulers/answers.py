@@ -28,7 +28,7 @@ from typing import Any, Generic, TypeVar
 from gridtf.errors import GridtfError, RunDirError
 from gridtf.host.procfs import boot_id, stopped
 from gridtf.run.rundir import write_text
-from gridtf.schedulers.api import Estimate, JobIdentity, JobStatus, Scheduler
+from gridtf.schedulers.api import JobIdentity, JobStatus, Scheduler
 from gridtf.states import JobState
 from gridtf.values import Value, as_dict
 
@@ -37,11 +37,12 @@ _WANTED = 150.0  # seconds for which questions cover a job: commands that wait a
 _RENEWED = 60.0  # seconds after which a command that waits says again that it wants to know about its job
 _AT_ONCE = 5.0  # the same for accounting, where each job may cost a search of the whole file
 _LONGEST_WAIT = 30.0  # seconds to wait for another command's question; the commands of schedulers are given less
-_SHARED = 60.0  # seconds for which an estimate of a start serves other commands
+_SHARED = 60.0  # seconds for which what is asked for estimates serves other commands
 _MOST = 1000  # jobs that a question covers, and that a command can make others ask about
 
 Query = Callable[[Sequence[JobIdentity]], Mapping[str, JobStatus]]
 Key = TypeVar("Key")
+Answer = TypeVar("Answer")
 
 
 class Answers(Value, Generic[Key]):
@@ -97,12 +98,13 @@ def outdate(scheduler: Scheduler, job: JobIdentity) -> None:
             store.outdate()
 
 
-def shared(question: str, ask: Callable[[], Estimate]) -> Estimate:
-    """An estimate that a command of this user on this host got less than 60 s ago, or a new one.
+def shared(question: str, ask: Callable[[], Answer], read: Callable[[Any], Answer]) -> Answer:
+    """What a command of this user on this host was told less than 60 s ago, or what is answered now.
 
     Args:
         question: All that it depends on: the server, and what the scheduler reads of the script.
         ask: Asks the scheduler.
+        read: Makes an answer of its JSON; TypeError, ValueError or KeyError: it is damaged.
     """
     path, now = _estimates(), time.monotonic()
     known: dict[str, Any] = {}
@@ -111,11 +113,11 @@ def shared(question: str, ask: Callable[[], Estimate]) -> Estimate:
             rows = json.loads(path.read_text())
             known = {asked: row for asked, row in rows.items() if 0 <= now - row["asked"] < _SHARED}
             if row := known.get(question):
-                return Estimate(row["start"] and float(row["start"]), str(row["why"]), bool(row["never"]))
+                return read(row["answer"])
     made = ask()
     if path:
         with contextlib.suppress(GridtfError):
-            write_text(path, json.dumps({**known, question: {**as_dict(made), "asked": now}}), mode=0o600)
+            write_text(path, json.dumps({**known, question: {"answer": as_dict(made), "asked": now}}), mode=0o600)
     return made
 
 

@@ -168,17 +168,15 @@ class Place(Value):
 
     Attributes:
         name: Its name.
-        most_nodes: Most hosts of a job; None where that is not known.
-        limit: Longest walltime of a job in seconds; None: no limit, or none that is known.
         offer: What its scheduler knows of it.
-        hidden: Whether it is chosen only where it is named: the site hides it, or it is closed to this user.
+        hidden: Whether it is asked about only where it is named: the site hides it, or it is closed to this user.
+        asked: Whether a job on it is asked about.
     """
 
     name: str
-    most_nodes: int | None = None
-    limit: int | None = None
     offer: Any = None
     hidden: bool = False
+    asked: bool = True
 
 
 class Estimate(Value):
@@ -188,11 +186,13 @@ class Estimate(Value):
         start: Seconds since the epoch; None where it is not known.
         why: Why it is not known, in one line.
         never: Whether the site can never run it.
+        at_most: Whether it starts then at the latest, as far as the scheduler tells.
     """
 
     start: float | None = None
     why: str = ""
     never: bool = False
+    at_most: bool = False
 
 
 LOOPBACK = "127.0.0.1"  # the address of a host that is this machine

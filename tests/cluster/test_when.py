@@ -15,6 +15,7 @@ import pytest
 from tests.support.cluster import Bed
 from tests.support.clusterfaults import admin
 from tests.support.clusterjobs import ClusterJob, gridtf
+from tests.support.jobs import until
 
 LATE = 120.0  # seconds between the end of a job at its walltime and the start of the next one, at most
 
@@ -89,6 +90,47 @@ def test_estimates_of_a_filled_slurm_come_true(slurm: Bed) -> None:
     assert -10 < real - estimate["start"] < LATE, f"{real - estimate['start']} s after the estimate"
     assert "it is COMPLETED, and does not wait" in gridtf(bed, "when", "waits").stdout
     bed.run("login", "scancel", filler.stdout.split()[0])
+
+
+@contextmanager
+def configured(bed: Bed, line: str) -> Iterator[None]:
+    """A line of slurm.conf more."""
+    conf = bed.state / bed.kind / "etc/slurm/slurm.conf"
+    before = conf.read_text()
+    try:
+        conf.write_text(f"{before}{line}\n")
+        admin(bed, "scontrol", "reconfigure")
+        yield
+    finally:
+        conf.write_text(before)
+        admin(bed, "scontrol", "reconfigure")
+
+
+def test_a_hole_before_a_large_job_is_seen_unless_jobs_are_hidden(slurm: Bed) -> None:
+    """sbatch --test-only tells hours, though Slurm starts the short job at once."""
+    bed = slurm
+    for words in ("-N 3 --exclusive -t 10", "-N 4 --exclusive -t 120"):
+        bed.run("login", "bash", "-c", f"sbatch {words} -o /dev/null --wrap 'exec sleep 900'")
+    shown = ("squeue", "-h", "-t", "PD", "-o", "%Y")
+    until(lambda: "n[1-4]" in bed.run("login", *shown).stdout, "backfill to plan the large job")
+    one = ("--nodes", "1", "--partition", "gpu")
+    rows = asked(bed, *one, "--time", "5,20")
+    assert starts_now(rows["gpu", "1", 300])
+    behind = rows["gpu", "1", 1200]
+    assert not behind["at_most"]
+    assert abs(behind["start"] - time.time() - 130 * 60) < LATE
+    site = bed.home() / "site.toml"
+    site.write_text("[limits]\nwhen = false\n")
+    site.chmod(0o644)
+    done = gridtf(bed, "when", *one, env={"GRIDTF_SITE_CONFIG": bed.seen(site)}, check=False)
+    assert "site.toml:2: when = false" in done.stderr
+    with configured(bed, "PrivateData=jobs"):
+        hidden = asked(bed, *one, "--time", "5")["gpu", "1", 300]
+        assert hidden["at_most"]
+        assert hidden["start"] - time.time() > 3600
+        assert "  at most in " in gridtf(bed, "when", *one, "--time", "5").stdout
+    job = ClusterJob(bed, "--scheduler", "slurm", "--nodes", "1", "--workers", "1", "--time", "5", "--", "true")
+    assert "COMPLETED" in job.gridtf("wait").stdout
 
 
 def test_partitions_are_listed_once_for_all_combinations(slurm: Bed) -> None:

@@ -109,7 +109,7 @@ class GridEngineLogin(CommandLogin):
     def places(self) -> Sequence[Place]:
         from gridtf.schedulers.sge import offers
 
-        return [Place(queue.name, None, queue.limit, queue) for queue in offers.known_queues()]
+        return [Place(queue.name, queue) for queue in offers.known_queues()]
 
     def foreseen(self, plan: Plan, places: Sequence[Place]) -> Estimate | None:
         from gridtf.schedulers.sge import advice

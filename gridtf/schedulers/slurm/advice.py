@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from gridtf.errors import SchedulerError, SpecError, nearest
@@ -21,7 +22,7 @@ from gridtf.jobspec.sweep import too_many
 from gridtf.jobspec.units import format_walltime, parse_memory, parse_nodes, parse_walltime
 from gridtf.schedulers.api import Estimate, Plan
 from gridtf.schedulers.commands import run_command
-from gridtf.schedulers.slurm import hostlist, offers, submit
+from gridtf.schedulers.slurm import backfill, hostlist, offers, submit
 from gridtf.schedulers.slurm.commands import complaint, slurm
 from gridtf.schedulers.slurm.offers import Nodes, Partition, list_partitions, parsed, show_gpus, show_walltime
 from gridtf.schedulers.slurm.query import parse_moment
@@ -88,8 +89,9 @@ class ComponentRequest(Value):
         return node.gpus(self.gpu_type) if {*self.features} <= {*node.features} else 0
 
     def fits(self, node: Nodes) -> bool:
-        """Whether a node has as much as is requested of each."""
-        return self.gpus_on(node) >= self.gpus and node.cpus >= self.cpus and node.mem >= self.mem
+        """Whether a node has what is requested of each."""
+        own = {*self.features} <= {*node.features}
+        return own and self.gpus_on(node) >= self.gpus and node.cpus >= self.cpus and node.mem >= self.mem
 
     def key(self, option: str) -> str:
         """The key of the job file, or the variable, to name in an error about this option of sbatch."""
@@ -329,8 +331,13 @@ def foreseen(plan: Plan, partitions: Sequence[Partition]) -> Estimate | None:
     return Estimate(why=closed[0]) if closed else None
 
 
-def estimate(plan: Plan, partitions: Sequence[Partition]) -> Estimate:
+def estimate(plan: Plan, partitions: Sequence[Partition], asked: Sequence[str], server: str) -> Estimate:
     """Ask Slurm when a job would start.
+
+    Args:
+        partitions: Those of the site.
+        asked: The names of those that are asked about.
+        server: As for backfill.ask.
 
     Raises:
         NoAnswerError: When it does not answer.
@@ -343,7 +350,14 @@ def estimate(plan: Plan, partitions: Sequence[Partition]) -> Estimate:
         return Estimate(why=f"refused: {error.problem}", never=True)
     except SchedulerError:
         return Estimate(why=f"refused: {slurm.message(answer)}")
-    return Estimate(why=notes[0]) if notes else parse_estimate(answer.text)
+    told = Estimate(why=notes[0]) if notes else parse_estimate(answer.text)
+    if told.start is None:
+        return told
+    now = time.time()
+    if len(requests) > 1 or submit.clusters(plan, os.environ):
+        return told.replace(at_most=told.start > now + 5)
+    queue = backfill.ask(server, backfill.beside(partitions, [*asked, *requests[0].partitions]))
+    return backfill.estimate(told, queue, partitions, requests[0], now)
 
 
 def parse_estimate(output: str) -> Estimate:

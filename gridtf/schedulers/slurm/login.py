@@ -104,7 +104,7 @@ class SlurmLogin(CommandLogin):
 
         shown = {one.name for one in offers.query_partitions(all_=False)}
         each = sorted(offers.query_partitions(), key=lambda one: not one.default)
-        return [Place(p.name, min(p.most_nodes or p.size, p.size), p.limit, p, p.name not in shown) for p in each]
+        return [Place(p.name, p, p.name not in shown) for p in each]
 
     def foreseen(self, plan: Plan, places: Sequence[Place]) -> Estimate | None:
         from gridtf.schedulers.slurm import advice
@@ -114,7 +114,10 @@ class SlurmLogin(CommandLogin):
     def estimate(self, plan: Plan, places: Sequence[Place]) -> Estimate:
         from gridtf.schedulers.slurm import advice
 
-        return advice.estimate(plan, [place.offer for place in places])
+        server = self.server(JobIdentity(""), os.environ)
+        return advice.estimate(
+            plan, [place.offer for place in places], [one.name for one in places if one.asked], server
+        )
 
     def balance(self, plan: Plan) -> str:
         account = plan.request.options.get("account") or ""

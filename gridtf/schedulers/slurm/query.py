@@ -218,7 +218,7 @@ def _status(job_id: str, by_id: Mapping[str, list[Row]]) -> JobStatus | None:
     leader = [row for row in rows if row.job_id in (f"{job_id}+0", job_id)]
     if len(rows) == 1 or leader:
         return _of_row((leader or rows)[0])
-    parts = [(_of_row(row), sum(map(len, _spans(row.job_id))) or 1) for row in rows]
+    parts = [(_of_row(row), count_elements(row.job_id)) for row in rows]
     return array_status(parts, "that Slurm still knows") if rows else None
 
 
@@ -241,6 +241,11 @@ def _of_row(row: Row) -> JobStatus:
 def _holds(job_id: str, element: str) -> bool:
     """Whether a row's id such as 12_[3-5,9-15:2%2] includes this element."""
     return _NUMBER.fullmatch(element) is not None and any(int(element) in span for span in _spans(job_id))
+
+
+def count_elements(job_id: str) -> int:
+    """How many elements of an array an id such as 12_[3-5,9-15:2%2] names; 1 for that of another job."""
+    return sum(map(len, _spans(job_id))) or 1
 
 
 def _spans(job_id: str) -> list[range]:

@@ -54,7 +54,7 @@ class Site(FakeScheduler):
         return (f"{plan.spec.partition} {plan.request.nodes} {plan.request.walltime} {plan.request.gpus_per_node}",)
 
     def places(self) -> Sequence[Place]:
-        return [Place(name, 8, self.limits.get(name), hidden=name in self.hidden) for name in self.waits]
+        return [Place(name, hidden=name in self.hidden) for name in self.waits]
 
     def foreseen(self, plan: Plan, places: Sequence[Place]) -> Estimate | None:
         limit = self.limits.get(plan.spec.partition or "")
@@ -229,7 +229,7 @@ def test_what_is_the_same_for_all_combinations_is_found_out_once(
     monkeypatch.setattr(like, "Advised", counted("advice", Advised))
     words = ("--nodes", "2,4", "--time", "10m,20m", "--avoid-bad-hosts", "--like", str(past.path))
     assert len(rows(*words, capsys=capsys)) == 12
-    assert counts == {"read": 1, "site's file": 1, "advice": 3}, "without a number of hosts, with 2, and with 4"
+    assert counts == {"read": 1, "site's file": 2, "advice": 3}, "without a number of hosts, with 2, and with 4"
 
 
 def test_answers_are_shared_for_a_minute_unless_the_user_submits(
@@ -264,10 +264,28 @@ def test_a_damaged_file_of_answers_costs_a_question_only(site: Site, capsys: Cap
     assert path is not None
     if text == "values":
         known = json.loads(path.read_text())
-        text = json.dumps({question: {**row, "start": "soon"} for question, row in known.items()})
+        text = json.dumps({question: {**row, "answer": {"start": "soon"}} for question, row in known.items()})
     path.write_bytes(text.encode("latin-1"))
     assert len(rows("--time", "10m", capsys=capsys)) == 3
     assert len(site.asked) == 6
+
+
+def test_a_start_of_which_only_the_latest_moment_is_known(
+    site: Site, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Site, "estimate", lambda self, plan, places: Estimate(self.now + 600, at_most=True))
+    (row, *_) = rows("--time", "10m", capsys=capsys)
+    assert (row["start"], row["at_most"]) == (site.now + 600, True)
+    assert main(["when", "--partition", "gpu", "--time", "10m"]) == 0
+    assert f"at most in 10 min 0 s ({clock(site.now + 600)})" in capsys.readouterr().out
+
+
+def test_a_site_may_forbid_it(site: Site, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "site.toml").write_text("[limits]\nwhen = false\n")
+    monkeypatch.setenv("GRIDTF_SITE_CONFIG", str(tmp_path / "site.toml"))
+    assert main(["when", "--time", "10m"]) == 1
+    assert f"{tmp_path}/site.toml:2: when = false" in capsys.readouterr().err
+    assert not site.asked
 
 
 def test_a_job_that_waits_and_one_that_does_not(site: Site, capsys: Captured) -> None:

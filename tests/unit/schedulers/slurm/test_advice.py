@@ -508,7 +508,7 @@ def test_no_question_where_the_partitions_tell(sinfo: str, values: Any, why: str
 def test_a_refusal_is_an_answer(answer: Answer, why: str, never: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm, "run", lambda argv, limit, text: answer)
     values = {"partition": "x"} if "x" in answer.err.split("specified: ")[-1][:1] else {}
-    found = advice.estimate(plan("slurm", name="x", **values), parse_partitions(SINFO))
+    found = advice.estimate(plan("slurm", name="x", **values), parse_partitions(SINFO), ["gpu"], "")
     assert found.why.startswith(why)
     assert (found.start, found.never) == (None, never)
 
@@ -526,7 +526,7 @@ def test_nodes_that_are_reserved_are_waited_for(reservations: str, monkeypatch: 
         return
     told = "the job waits for nodes that are reserved: `scontrol show reservation` lists them"
     assert advice.check(made) == (told,)
-    assert advice.estimate(made, parse_partitions(SINFO)).why == told
+    assert advice.estimate(made, parse_partitions(SINFO), ["gpu"], "").why == told
 
 
 def test_variable_that_overrides_what_is_chosen_leaves_that_choice_alone(monkeypatch: pytest.MonkeyPatch) -> None:
