@@ -15,11 +15,12 @@ from gridtf.run.rundir import Attempt, RunDir, listdir, may_pass, read_record
 from gridtf.run.tail import last_lines
 from gridtf.schedulers.answers import RECENT
 from gridtf.schedulers.api import JobStatus
-from gridtf.states import JobState
+from gridtf.states import ENDED, JobState
 from gridtf.values import Value
 
 _SLOWEST_LOOK = 1.0  # seconds between two looks at a run directory
 _TOLERATED = 60.0  # seconds for which a run directory may fail to be read
+_LEAVES = 600.0  # seconds after a final verdict in which the scheduler may still end the job; Slurm has 300 for a host
 _PRECISION = 0.001  # seconds
 _ACCOUNTED = 4.0  # seconds between two questions to accounting at most, while it may still explain an end
 
@@ -156,6 +157,7 @@ class Watch:
         self._next_look = float("-inf")
         self._explained_by: float | None = None
         self._over = False
+        self._stays: float | None = None  # since when a job with a final verdict has been listed by its scheduler
         self._trouble = 0.0  # since when the run directory cannot be read
 
     def look(self) -> JobView | None:
@@ -271,10 +273,24 @@ class Watch:
         # a job that has failed may be started again, which only the scheduler knows
         return view if view.state == JobState.COMPLETED or not view.finished else None
 
+    def _final(self, view: JobView) -> bool:
+        """Whether the job is over by its verdict, which rules another start out, and its scheduler still lists it."""
+        if view.state == JobState.COMPLETED or view.state not in ENDED or not view.in_queue or view.attempt is None:
+            return False
+        with suppress(DamagedError):
+            verdict = read_record(self._run.attempt(view.attempt).verdict, recordtypes.Verdict)
+            return verdict is not None and verdict.get("again") is False
+        return False
+
     def _released(self, view: JobView | None, now: float) -> JobView | None:
         """The view, unless the job has ended for a reason that accounting may still come to know."""
         if view is not None:
             self.latest = view
+        if self.latest is not None:
+            self._stays = (self._stays or now) if self._final(self.latest) else None
+            if self._stays is not None and now - self._stays >= _LEAVES:
+                reason = f"{self.latest.reason}; {self.latest.scheduler} still lists it {_LEAVES / 60:g} min later"
+                self.latest = view = self.latest.replace(in_queue=False, reason=reason)
         if self.latest is None or not self.latest.finished or not (delay := jobs.accounting_delay(self.latest)):
             return view
         if self._explained_by is None:

@@ -9,6 +9,7 @@ from subprocess import PIPE, Popen
 
 import pytest
 
+from gridtf.run.rundir import read_record
 from tests.support.beds import on_every_laggy_scheduler, on_every_scheduler
 from tests.support.cluster import Bed
 from tests.support.clusterfaults import (
@@ -16,10 +17,14 @@ from tests.support.clusterfaults import (
     PROMPT,
     STUBBORN,
     UNTIL_GO,
+    UNTIL_RELEASED,
+    admin,
     begun,
     ended,
     finished,
     no_process_left,
+    parent,
+    release,
     started,
 )
 from tests.support.clusterjobs import GRIDTF
@@ -71,6 +76,25 @@ def test_outage_of_the_scheduler_s_server(bed: Bed) -> None:
         (bed.home() / "outage").touch()
         assert f"fault ({job.id}): COMPLETED" in finished(waits, 0)
     assert "COMPLETED" in ends.gridtf("wait").stdout
+
+
+@on_every_scheduler
+def test_wait_ends_although_the_process_above_a_failed_job_hangs(bed: Bed) -> None:
+    """slurmstepd, or sge_shepherd."""
+    job = started(bed, nodes=1, command=f"{UNTIL_RELEASED}; exit 7")
+    above = parent(bed, "n1", (read_record(job.attempt.launcher) or {})["pid"])
+    admin(bed, "kill", "-STOP", str(above), host="n1")
+    try:
+        release(job)
+        ended(job, "FAILED", "exit code 7")
+        wait = "import sys; from gridtf.cli import main; from gridtf.observe import watch; watch._LEAVES = 6.0"
+        words = ("python", "-c", f"{wait}; sys.exit(main())", "wait", job.seen_as)
+        done = bed.run("login", *words, env=GRIDTF_ENVIRON, check=False)
+        assert (done.returncode, "exit code 7" in done.stdout) == (1, True), done
+        assert f"{bed.kind} still lists it" in done.stdout
+    finally:
+        admin(bed, "kill", "-CONT", str(above), host="n1")
+    no_process_left(bed)
 
 
 @on_every_laggy_scheduler

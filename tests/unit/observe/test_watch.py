@@ -181,6 +181,22 @@ def test_failed_job_is_asked_about_at_once_until_it_has_left_the_queue(fake: Fak
     assert [round(at - seen) for at in running.asked_at if at >= seen] == [0, 2, 6, 14, 24]
 
 
+def test_job_that_its_scheduler_lists_for_ever_after_a_final_verdict_is_over(running: Running) -> None:
+    """As where slurmstepd or sge_shepherd hangs."""
+    running.begin()
+    running.clock.at(20, lambda: running.end(FAILED, again=False))
+    view = running.job.wait(timeout=1000)
+    assert (view.state, view.finished) == (FAILED, True)
+    assert view.reason.endswith("; slurm still lists it 10 min later")
+    assert 620 <= running.clock.now <= 625
+
+
+def test_job_whose_verdict_is_not_final_is_waited_for(running: Running) -> None:
+    running.begin()
+    running.clock.at(20, lambda: running.end(FAILED, again=None))
+    assert not running.job.wait(timeout=700).finished
+
+
 def test_next_attempt_is_seen(fake: FakeScheduler, running: Running) -> None:
     running.begin()
     running.clock.at(20, lambda: running.end(NODE_FAIL))
