@@ -66,6 +66,10 @@ class NotFoundError(GridtfError):
     exit_code = 2
 
 
+class NotBegunError(NotFoundError):
+    """A job that waits or runs in its scheduler has no run directory, which a script of the user's makes later."""
+
+
 class RunDirError(GridtfError):
     """The run directory cannot be read or written.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from argparse import ArgumentTypeError, Namespace
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,34 @@ def parser(**more: Any) -> Parser:
 
 
 def run(arguments: Namespace) -> int:
-    return follow(find_job(arguments), arguments.timeout, as_json=arguments.json)
+    begin, timeout = time.monotonic(), arguments.timeout
+    job = _begun(arguments, float("inf") if timeout is None else begin + timeout)
+    if job is None:
+        output.message(f"gridtf: job {plain(arguments.job)} has not ended after {timeout:g} s")
+        return STILL_RUNNING
+    left = None if timeout is None else max(0.0, begin + timeout - time.monotonic())
+    return follow(job, left, as_json=arguments.json)
+
+
+def _begun(arguments: Namespace, deadline: float) -> Job | None:
+    """The job, as soon as the script of one in the queue has come to gridtf_run; None if that is after the deadline."""
+    from gridtf.errors import NotBegunError
+    from gridtf.observe.polling import CLUSTER
+    from gridtf.run import registry
+
+    pause = 0.0
+    while True:
+        try:
+            return find_job(arguments)
+        except NotBegunError as error:
+            if not pause:
+                output.message(f"gridtf: {error.what}: waiting for it; {error.why}")
+        pause = min(max(CLUSTER.first, pause * CLUSTER.growth), CLUSTER.longest)
+        due = time.monotonic() + pause
+        while time.monotonic() < due and all(entry.job_id != arguments.job for entry in registry.entries(os.environ)):
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(max(0.0, min(1.0, deadline - time.monotonic())))
 
 
 def follow(job: Job, timeout: float | None = None, *, as_json: bool = False, quiet: bool = False) -> int:

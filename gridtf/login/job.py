@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gridtf import schedulers
-from gridtf.errors import GridtfError, NotFoundError, SchedulerError
+from gridtf.errors import GridtfError, NotBegunError, NotFoundError, SchedulerError
 from gridtf.login.page import Page
 from gridtf.observe import addresses, history, jobs, logs, rows
 from gridtf.observe.jobs import read_submitted
@@ -20,6 +20,8 @@ from gridtf.run import recordtypes, reduced, registry
 from gridtf.run.following import output_dir
 from gridtf.run.reading import known
 from gridtf.run.rundir import Record, RunDir, read_record
+from gridtf.schedulers.api import JobIdentity
+from gridtf.states import JobState
 
 
 class Job:
@@ -297,6 +299,11 @@ def _known_to_the_scheduler(job: str, error: NotFoundError) -> Job:
             return found
     if places:
         why, hint = f"{name} knows it, but it has no run directory", "use the scheduler's own commands"
+        with contextlib.suppress(SchedulerError):
+            status = schedulers.get(name).login.query([JobIdentity(job)])[job]
+            if status.state in (JobState.PENDING, JobState.RUNNING):
+                what = f"job {job} was not started by gridtf, or its script has not come to gridtf_run"
+                raise NotBegunError(what, why=f"it is {status.state}, and has no run directory", hint=hint) from None
         raise NotFoundError(f"job {job} was not started by gridtf", why=why, hint=hint) from None
     raise error
 

@@ -11,7 +11,16 @@ from gridtf.run.rundir import RunDir
 from tests.support.beds import on_every_scheduler
 from tests.support.cluster import CHECKOUT, Bed
 from tests.support.clusterfaults import NODES
-from tests.support.clusterscripts import HOME, Folder, Task, joined_tasks_ended, logs, one_gpu_each, parse_tasks
+from tests.support.clusterscripts import (
+    ENVIRON,
+    HOME,
+    Folder,
+    Task,
+    joined_tasks_ended,
+    logs,
+    one_gpu_each,
+    parse_tasks,
+)
 from tests.support.examples import stated_accuracy
 from tests.support.sgescripts import folder_on
 
@@ -63,6 +72,24 @@ def test_example_script_trains(bed: Bed, script: str) -> None:
     assert stated_accuracy(f"{bed.kind}_scripts") <= json.loads(result.read_text())["accuracy"] <= 1
     one_gpu_each(tasks, 2)
     assert [tasks[f"worker:{index}"].host for index in range(2)] == ["n1", "n2"]
+
+
+@on_every_scheduler
+def test_wait_for_a_script_that_has_not_come_to_gridtf_run(bed: Bed) -> None:
+    folder = folder_on(bed, "waiting")
+    job = folder.on_two_hosts("until [ -e go ]; do sleep 0.2; done\ngridtf_run -- true\n")
+    words = ["gridtf", "wait", job.id]
+    environ = {**ENVIRON, "PATH": f"{HOME}/bin:{bed.path}"}
+    late = bed.run("login", *words, "--timeout", "1", cwd=folder.seen_as, env=environ, check=False)
+    assert late.returncode == 124, late
+    with bed.popen("login", *words, cwd=folder.seen_as, env=environ) as waits:
+        assert waits.stderr is not None
+        first = waits.stderr.readline()
+        (folder.path / "go").touch()
+        printed, said = waits.communicate(timeout=240)
+    assert f"job {job.id} was not started by gridtf, or its script has not come to gridtf_run: waiting" in first
+    assert (waits.returncode, "COMPLETED" in printed) == (0, True), first + said
+    job.ended()
 
 
 @on_every_scheduler
