@@ -55,8 +55,8 @@ def ask(run: RunDir, request: Record, files: Files, kind: recordtypes.Kind) -> R
     plan = read_record(attempt.plan, recordtypes.Outline, own=True) if attempt else None
     still = "" if view.finished else f"see `gridtf status {view.job_id or run.path}`"
     if attempt is None or view.state != JobState.RUNNING or plan is None or "nonce" not in plan:
-        why = f"{view.state}: {view.reason}" if view.reason else view.state
-        raise GridtfError(f"job {view.name} is not running, so that it cannot be asked", why=why, hint=still)
+        what = f"job {view.name} is not running, so that it cannot be asked"
+        raise GridtfError(what, why=_joined(view.state, view.reason), hint=still)
     (file, answer), nonce = files(attempt), plan["nonce"]
     before = read_record(answer, kind, nonce=nonce, own=True)
     write_record(file, {"nonce": nonce, **request}, mode=0o600)
@@ -66,6 +66,8 @@ def ask(run: RunDir, request: Record, files: Files, kind: recordtypes.Kind) -> R
             found = read_record(answer, kind, nonce=nonce, own=True)
             if found is not None and found != before:
                 return found
+            if why := ending(attempt):
+                raise GridtfError(f"job {view.name} is ending, so that it cannot be asked", why=why, hint=still)
             time.sleep(_ANSWER_PAUSE)
     finally:
         with contextlib.suppress(OSError):
@@ -75,3 +77,13 @@ def ask(run: RunDir, request: Record, files: Files, kind: recordtypes.Kind) -> R
         why="its host is busy, its file system is slow, or its tasks have not started yet",
         hint=f"{still}, and try again",
     )
+
+
+def ending(attempt: Attempt | None) -> str:
+    """State and reason with which an attempt ends its tasks, or has ended them; empty while it does not."""
+    stop = read_record(attempt.stop, recordtypes.Stop) if attempt else None
+    return _joined(stop.get("state", "it is stopped"), stop.get("reason", "")) if stop else ""
+
+
+def _joined(state: str, reason: str) -> str:
+    return f"{state}: {reason}" if reason else state

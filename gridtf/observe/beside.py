@@ -15,7 +15,7 @@ from gridtf.errors import GridtfError, NotFoundError, OutputError, UsageError, n
 from gridtf.host import encrypted
 from gridtf.jobspec.config import forbidden_by_site
 from gridtf.observe import jobs
-from gridtf.observe.ask import ask
+from gridtf.observe.ask import ask, ending
 from gridtf.run import recordtypes, registry
 from gridtf.run.rundir import JOINED, Record, RunDir, is_ours, listdir, read_record
 from gridtf.schedulers.api import JobIdentity
@@ -159,7 +159,7 @@ def connect(run: RunDir, found: Record, own: bytes) -> ssl.SSLSocket:
                 return context.wrap_socket(socket.create_connection((address, found["port"]), timeout=_TRY_LIMIT))
             except OSError as error:
                 whys = [f"{address} port {found['port']}: {error.strerror or error}"]
-        if detour or time.monotonic() > end:
+        if detour or time.monotonic() > end or ending(run.latest()):
             break
         time.sleep(_PAUSE)
     if detour:
@@ -167,6 +167,8 @@ def connect(run: RunDir, found: Record, own: bytes) -> ssl.SSLSocket:
             return context.wrap_socket(_through([*detour, *encrypted.COPY, str(found["port"])]))
         except OSError as error:
             whys.append(f"{detour[0]}: {error}")
+    if why := ending(run.latest()):
+        raise GridtfError(f"the job has ended what was to run on host {found['host']}", why=why)
     what = f"host {found['host']} cannot be reached from {os.uname().nodename}"
     hint = "does a firewall let only hosts of the cluster connect to its ports? then try it from one of these"
     raise GridtfError(what, why="; ".join(whys), hint=hint)

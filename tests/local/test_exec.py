@@ -15,7 +15,11 @@ from typing import Any
 
 import pytest
 
+from gridtf.errors import GridtfError
 from gridtf.host import procfs
+from gridtf.host.encrypted import identity
+from gridtf.observe.beside import connect, start
+from gridtf.run import registry
 from tests.support.fixtures import Launch
 from tests.support.jobs import ROOT, LaunchedJob, gone, until
 from tests.support.terminals import Terminal
@@ -43,9 +47,11 @@ def words(job: LaunchedJob, *options: str, task: str = "worker:1", command: Sequ
     return [sys.executable, "-m", "gridtf", first, *rest, str(job.run.path), task, *after]
 
 
-def run(job: LaunchedJob, *command: str, given: bytes | None = None, **more: str) -> subprocess.CompletedProcess[bytes]:
+def run(
+    job: LaunchedJob, *command: str, task: str = "worker:1", given: bytes | None = None, **more: str
+) -> subprocess.CompletedProcess[bytes]:
     options = ("exec", "-i") if given is not None else ("exec",)
-    argv = words(job, *options, command=command)
+    argv = words(job, *options, task=task, command=command)
     stdin: Any = {"input": given} if given is not None else {"stdin": subprocess.DEVNULL}
     return subprocess.run(argv, env=environment(job, **more), capture_output=True, timeout=120, **stdin)
 
@@ -248,6 +254,28 @@ def test_wrong_requests_are_refused_in_plain_words(two: LaunchedJob) -> None:
     two.wait()
     said = refused("exec", path, "worker:1", "--", "true", code=1)
     assert "is not running, so that it cannot be asked\n  CANCELLED" in said
+
+
+def test_job_that_is_ending_is_named(launch: Launch) -> None:
+    job = launch("bash", "-c", "trap '' TERM; while :; do sleep 0.2; done", gpus_per_task=0, kill_grace=30.0)
+    job.running("worker:0")
+    job.process.terminate()
+    until(job.attempt.stop.exists, "its end to begin")
+    done = run(job, "true", task="worker:0")
+    assert (done.returncode, job.process.poll()) == (1, None)
+    why = "is ending, so that it cannot be asked\n  CANCELLED: the launcher received SIGTERM"
+    assert why in done.stderr.decode(), done.stderr
+
+
+def test_command_whose_job_ends_before_it_is_connected_blames_no_firewall(two: LaunchedJob) -> None:
+    own, certificate = identity()
+    about = {"task": "worker:1", "command": ["true"], "term": "", "certificate": certificate}
+    found = start(two.run, {**about, **registry.who()})
+    two.process.terminate()
+    assert two.verdict()["state"] == "CANCELLED"
+    with pytest.raises(GridtfError, match="the job has ended what was to run on host") as caught:
+        connect(two.run, found, own)
+    assert caught.value.why == "CANCELLED: the launcher received SIGTERM"
 
 
 def test_execution_host_has_the_last_word_on_what_the_site_forbids(launch: Launch, tmp_path: Path) -> None:
