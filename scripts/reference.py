@@ -181,17 +181,23 @@ def _tested() -> Iterator[str]:
         "## Tested on",
         "",
         "The conformance suite (`gridtf.testing`) has submitted, watched and cancelled jobs on",
+        "these; a row is written by the run itself (`scripts/test --record`), never by hand.",
+        "The file that a [pilot](site.md#a-pilot), `gridtf doctor --conformance`, writes at your site becomes",
+        "a row as it is: send it with an issue. A maintainer puts it into `tests/recorded/tested`, and runs",
+        "`python scripts/reference.py`.",
+        "",
     )
-    yield from ("these; a row is written by the run itself (`scripts/test --record`), never by hand.", "")
     release = ROOT / "tests/recorded/release"
     if release.exists():
         commit, date = release.read_text(encoding="utf-8").split()
         yield from (f"All tests (`scripts/test --release`) were last green on commit {commit}, {date}.", "")
-    columns = ("scheduler", "version", "system", "python", "gridtf", "commit", "date", "passed", "failed")
+    about = ("scheduler", "version", "system", "python", "tensorflow", "gpus", "gridtf", "commit", "date")
+    columns = (*about, "passed", "failed")
     yield from (f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}")
     for file in sorted((ROOT / "tests/recorded/tested").glob("*.json")):
         found = json.loads(file.read_text(encoding="utf-8"))
-        cells = [str(len(found[name])) if isinstance(found[name], list) else found[name] for name in columns]
+        values = [found.get(name, "") for name in columns]  # a file of a site has no commit
+        cells = [str(len(value)) if isinstance(value, list) else _cell(value) for value in values]
         yield f"| {' | '.join(cells)} |"
 
 

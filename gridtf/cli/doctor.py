@@ -28,12 +28,17 @@ if TYPE_CHECKING:
 _NEEDED = ("scheduler", "configuration")
 _WIDTH = len(Level.FAILURE)
 _STYLES = {Level.OK: "good", Level.WARNING: "warn", Level.FAILURE: "bad"}
+_TO_SEND = "gridtf-conformance.json"
 _TO_WRITE = re.compile(r"\bwrite \w+ = ")
 
 
 def parser_doctor(table: Table | None = None, **more: Any) -> Parser:
-    examples = ("", "--probe", "--probe --nodes 4 --partition gpu --time 5", "--write /etc/gridtf/config.toml")
-    made = new_parser("doctor", "[--probe [--end]] [--write FILE] [options of submit]", examples, json=True, **more)
+    examples = (
+        *("", "--probe", "--probe --nodes 4 --partition gpu --time 5", "--conformance --gpus-per-node 4"),
+        "--write /etc/gridtf/config.toml",
+    )
+    usage = "[--conformance | --probe [--end]] [--write FILE] [options of submit]"
+    made = new_parser("doctor", usage, examples, json=True, **more)
     made.add_argument(
         "--probe",
         action="store_true",
@@ -45,6 +50,12 @@ def parser_doctor(table: Table | None = None, **more: Any) -> Parser:
         help="also measure how the scheduler ends a job: which signals tasks receive, and how long before they are "
         "killed",
     )
+    made.add_argument(
+        "--conformance",
+        action="store_true",
+        help="try what gridtf promises by short jobs on 2 hosts (or --nodes), in at most 15 minutes, and write "
+        f"{_TO_SEND}, which names no host, to send",
+    )
     made.add_argument("--write", metavar="FILE", help="write the settings that jobs need here to a new file")
     add_job_options(made, schedulers.job_options() if table is None else table, jobfile="")
     return made
@@ -55,8 +66,10 @@ def run_doctor(arguments: Namespace) -> int:
         raise UsageError("gridtf doctor takes no command", hint="see `gridtf doctor --help`")
     if arguments.end and not arguments.probe:
         raise UsageError("--end is a measurement of the probe", hint="gridtf doctor --probe --end")
+    if arguments.conformance and arguments.probe:
+        raise UsageError("--probe and --conformance are two commands", hint="gridtf doctor --conformance")
     file = Path(arguments.write) if arguments.write is not None else None
-    probe = partial(_probed, end=arguments.end) if arguments.probe else None
+    probe = partial(_probed, end=arguments.end) if arguments.probe else _tried if arguments.conformance else None
     return _run(file, as_json=arguments.json, given=arguments.given, probe=probe)
 
 
@@ -79,7 +92,8 @@ def run_init(arguments: Namespace) -> int:
     return _run(file, as_json=arguments.json, given=given)
 
 
-Probe = Callable[[Examination, Given, Mapping[str, str]], Examination]
+# What jobs have found out as well, and what of it the site can send.
+Probe = Callable[[Examination, Given, Mapping[str, str]], tuple[Examination, Mapping[str, object] | None]]
 
 
 def _user_file() -> Path | None:
@@ -110,8 +124,7 @@ def _run(file: Path | None, *, as_json: bool, given: Given = (), probe: Probe | 
         if own is not None and os.path.lexists(own):
             output.message(f"gridtf: {own} is left out of account, since {file} is for all users")
     found = login.examine(environ, here(), given)
-    if probe is not None:
-        found = probe(found, given, environ)
+    found, sent = probe(found, given, environ) if probe is not None else (found, None)
     if for_all:
         found = found.replace(settings=settings.for_all(found.settings))
     failed = {finding.check for finding in found.failures}
@@ -127,7 +140,6 @@ def _run(file: Path | None, *, as_json: bool, given: Given = (), probe: Probe | 
         except GridtfError as error:  # the findings are printed all the same
             problem = error
     if as_json:
-        sent = _result(found, login.look(environ, here(), given).scheduler) if probe is not None else None
         output.write(f"{_as_json(found, written, sent)}\n")
     else:
         width = output.width()
@@ -140,28 +152,55 @@ def _run(file: Path | None, *, as_json: bool, given: Given = (), probe: Probe | 
     return 1 if failed else 0
 
 
-def _probed(found: Examination, given: Given, environ: Mapping[str, str], *, end: bool) -> Examination:
+def _probed(
+    found: Examination, given: Given, environ: Mapping[str, str], *, end: bool
+) -> tuple[Examination, Mapping[str, object]]:
     """Add what a probe finds; what its hosts have measured is better than what this host can tell."""
-    from gridtf.doctor import probe
-
-    def say(line: str) -> None:
-        output.message(f"gridtf: {plain(line)}")
+    from gridtf.doctor import login, probe
 
     if found.failures:
-        say("no probe is submitted until the failures are fixed")
-        return found
-    # a probe has a command and a walltime of its own; a list that is proposed begins with what is given
+        _say("no probe is submitted until the failures are fixed")
+    else:
+        seen = probe.probe(probe.configured(_words(found, given), environ), end=end, say=_say)
+        checks = {finding.check for finding in seen.findings}
+        if "probe.job" in checks:  # hosts that do not see the run directory are a reason of it, and are named there
+            checks.add("run_root.shared")
+        rest = [finding for finding in found.findings if finding.check not in checks]
+        found = Examination((*rest, *seen.findings), (*found.settings, *seen.settings))
+    return found, _result(found, login.look(environ, here(), given).scheduler)
+
+
+def _tried(
+    found: Examination, given: Given, environ: Mapping[str, str]
+) -> tuple[Examination, Mapping[str, object] | None]:
+    """What short jobs have shown in place of what this host can tell; it is also written to a file."""
+    from gridtf.cli.show import as_json
+    from gridtf.doctor import conformance, probe
+
+    if found.failures:
+        _say("no job is submitted until the failures are fixed")
+        return found, None
+    seen, result = conformance.conformance(probe.configured(_words(found, given), environ), _say)
+    try:
+        Path(_TO_SEND).write_text(f"{as_json(result)}\n", encoding="utf-8")
+        _say(f"{_TO_SEND} is written; it names no host, user, path or job: please send it with an issue")
+    except OSError as error:  # the findings are printed all the same
+        _say(f"cannot write {_TO_SEND}: {error.strerror}")
+    return seen.replace(settings=found.settings), result
+
+
+def _say(line: str) -> None:
+    output.message(f"gridtf: {plain(line)}")
+
+
+def _words(found: Examination, given: Given) -> list[str]:
+    """The options of a job that is submitted to look at the site: what is proposed, and above it what is given."""
+    # it has a command and a walltime of its own; a list that is proposed begins with what is given
     for_all_jobs = [setting for setting in found.settings if not setting.example and not setting.table]
     proposed = [setting for setting in for_all_jobs if setting.key != "time"]
     left_out = ("entry", "args", *(setting.key for setting in proposed if isinstance(setting.value, list)))
     of_job = [row for row in given if row[0].key not in left_out]
-    words = [*_as_options(proposed), *(flag if value is None else f"{flag}={value}" for _, flag, value in of_job)]
-    seen = probe.probe(probe.configured(words, environ), end=end, say=say)
-    checks = {finding.check for finding in seen.findings}
-    if "probe.job" in checks:  # hosts that do not see the run directory are a reason of it, and are named there
-        checks.add("run_root.shared")
-    rest = [finding for finding in found.findings if finding.check not in checks]
-    return Examination((*rest, *seen.findings), (*found.settings, *seen.settings))
+    return [*_as_options(proposed), *(flag if value is None else f"{flag}={value}" for _, flag, value in of_job)]
 
 
 def _as_options(settings: Sequence[Setting]) -> Iterator[str]:

@@ -91,10 +91,7 @@ def probe(
     nodes = nodes_of(given)
     try:
         spec = job_spec(nodes, given, end=end)
-        # without the sources of values that the probe replaces
-        tops = {key: key.partition(".")[0] for key in given.sources}
-        kept = {key: given.sources[key] for key, top in tops.items() if spec.option(top) == given.spec.option(top)}
-        job = submission.submit(spec, kept, given.trusted)
+        job = submit(spec, given)
     except GridtfError as error:
         return Examination((failure("probe.submission", error),))
     for line in (*job.notes, f"submitted job {job.id} ({job.scheduler}), run directory {job.run_dir}"):
@@ -102,10 +99,10 @@ def probe(
     try:
         found = _run(job, given, patience, say, end=measure.END in spec.command)
     except GridtfError as error:
-        _cancel(job, say)
+        cancel(job, say)
         found = Examination((failure("probe.job", error),))
     except KeyboardInterrupt:
-        _cancel(job, say)
+        cancel(job, say)
         raise
     if end and job.scheduler == "local" and not found.failures:
         found = found.replace(findings=(*found.findings, judge.local_end(spec.kill_grace)))
@@ -113,10 +110,30 @@ def probe(
         say(f"the run directory of the probe is kept: {job.run_dir}")
     else:
         try:
-            _remove(job)
+            remove(job)
         except GridtfError as error:
             say(f"the run directory of the probe may be left: {job.run_dir}: {error.what}")
     return found
+
+
+def submit(spec: JobSpec, given: Configured) -> Job:
+    """Submit a job within the site's limits.
+
+    Args:
+        spec: The job, of which some values were replaced.
+        given: Its values before that, with their sources.
+
+    Raises:
+        GridtfError: As submission.submit does, and for what the site does not allow.
+    """
+    tops = {key: key.partition(".")[0] for key in given.sources}
+    kept = {key: given.sources[key] for key, top in tops.items() if spec.option(top) == given.spec.option(top)}
+    schedulers.with_options(
+        lambda table, complete: config.change(
+            spec, "the job", config.Typed(), os.environ, here(), table, complete=complete
+        )
+    )
+    return submission.submit(spec, kept, given.trusted)
 
 
 def job_spec(nodes: int, given: Configured, *, end: bool = False) -> JobSpec:
@@ -164,16 +181,16 @@ def job_spec(nodes: int, given: Configured, *, end: bool = False) -> JobSpec:
 def _run(job: Job, given: Configured, patience: float, say: Say, *, end: bool) -> Examination:
     """Follow the job to its end, and judge what it has measured. given, end: as for probe."""
     begin = time.monotonic()
-    view = _watch(job, patience, lambda view: view.state == JobState.RUNNING)
+    view = watch(job, patience, lambda view: view.state == JobState.RUNNING)
     if view is None:
-        why = _cancel(job, say)
+        why = cancel(job, say)
         what = f"job {job.id} has not started within {patience:.0f} s{f': {why}' if why else ''}; it was cancelled"
         hint = "choose a partition or queue with idle hosts (--partition) or fewer --nodes, or try again later"
         return Examination((Finding(Level.FAILURE, "probe.start", what, hint),))
     say(f"job {job.id} has started after {time.monotonic() - begin:.0f} s")
-    view = _watch(job, _RUNS, lambda _: end and _waits_for_its_end(job.run))
+    view = watch(job, _RUNS, lambda _: end and _waits_for_its_end(job.run))
     if view is None:
-        why = _cancel(job, say)
+        why = cancel(job, say)
         what = f"job {job.id} has not ended within {_RUNS:.0f} s{f': {why}' if why else ''}; it was cancelled"
         return Examination((Finding(Level.FAILURE, "probe.job", what, f"gridtf logs --task job {job.run_dir}"),))
     if not view.finished:
@@ -191,7 +208,7 @@ def _run(job: Job, given: Configured, patience: float, say: Say, *, end: bool) -
     return _examine(job, given)
 
 
-def _watch(job: Job, seconds: float, enough: Callable[[JobView], bool]) -> JobView | None:
+def watch(job: Job, seconds: float, enough: Callable[[JobView], bool]) -> JobView | None:
     """Wait until the job has ended or a view is enough; None after these seconds."""
     for view in job.watch(seconds, poll=_POLL):
         if view.finished or enough(view):
@@ -199,7 +216,7 @@ def _watch(job: Job, seconds: float, enough: Callable[[JobView], bool]) -> JobVi
     return None
 
 
-def _cancel(job: Job, say: Say) -> str:
+def cancel(job: Job, say: Say) -> str:
     """Cancel the job. Returns the reason of its state before; empty where none is known."""
     say(f"cancelling job {job.id}")
     reason = ""
@@ -212,7 +229,7 @@ def _cancel(job: Job, say: Say) -> str:
     return reason
 
 
-def _remove(job: Job) -> None:
+def remove(job: Job) -> None:
     """Remove the run directory, and its entry in the index, once no process of the job writes there any more."""
     deadline = time.monotonic() + _RELEASE
     while job.status().in_queue and time.monotonic() < deadline:

@@ -60,7 +60,7 @@ observe: errors host jobspec run schedulers states text values
 monitor: errors observe run states text values
 report: gridtf errors files jobspec observe resources run secrets states text values
 login: gridtf contract errors files host jobspec observe report resources run schedulers states text values
-doctor: errors files findings host jobspec login observe run schedulers states text values
+doctor: errors files findings host jobspec login observe run schedulers states text training values
 cli: gridtf bootstrap.main doctor errors files findings host jobspec login monitor observe report resources run
     schedulers secrets states text values
 __main__: cli

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import gridtf
 from gridtf.cli import COMMANDS
+from gridtf.findings import result
 from gridtf.jobspec.spec import JobSpec, TaskSpec
 from gridtf.schedulers import job_options
 from gridtf.values import fields
@@ -26,6 +29,26 @@ PAGES = reference.pages()
 def test_reference_is_up_to_date() -> None:
     text = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
     assert text == reference.page(text)
+
+
+def test_result_of_a_pilot_becomes_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: dict[str, object] = {
+        **result("Slurm", "slurm 25.05.1", {"train": True, "hosts": True, "exec": False}),
+        "tensorflow": "2.20.0",
+    }
+    sent |= {
+        "system": "Rocky | Linux, aarch64",
+        "date": "2027-01-02",
+        "python": "3.12.1",
+        "gpus": "NVIDIA H200",
+        "hosts": 2,
+    }
+    folder = tmp_path / "tests/recorded/tested"
+    folder.mkdir(parents=True)
+    (folder / "sent.json").write_text(json.dumps(sent), encoding="utf-8")
+    monkeypatch.setattr(reference, "ROOT", tmp_path)
+    about = "Slurm | slurm 25.05.1 | Rocky \\| Linux, aarch64 | 3.12.1 | 2.20.0 | NVIDIA H200"
+    assert [*reference._tested()][-1] == f"| {about} | {gridtf.__version__} |  | 2027-01-02 | 2 | 1 |"
 
 
 def test_schema_of_status_is_up_to_date() -> None:

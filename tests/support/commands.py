@@ -32,9 +32,9 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "gridtf", *words]
 
 
-def call(*words: str, code: int = 0) -> Done:
+def call(*words: str, code: int = 0, timeout: float = 180) -> Done:
     """Run a command line; it must end with this exit code."""
-    done = subprocess.run(command(*words), capture_output=True, text=True, timeout=180, check=False)
+    done = subprocess.run(command(*words), capture_output=True, text=True, timeout=timeout, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done

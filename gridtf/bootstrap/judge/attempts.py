@@ -162,7 +162,8 @@ def choose(hosts: Sequence[Host], request: Request, history: History) -> tuple[H
     if len(chosen) < fewest:
         chosen = usable[:most]
     if len(chosen) < fewest:
-        return f"the job needs {counted(fewest, 'host')}, and {some(sorted(history.gone))} cannot be used any more"
+        lacks = f"{some(sorted(history.gone))} cannot be used any more" if history.gone else f"has {len(own)}"
+        return f"the job needs {counted(fewest, 'host')}, and {lacks}"
     others = [host for host in hosts if host.component and host.name not in history.gone]
     names = {host.name for host in (*chosen, *others)}
     return tuple(host for host in hosts if host.name in names)

@@ -69,6 +69,7 @@ def test_range_of_hosts_allows_fewer() -> None:
     assert names(choose(HOSTS, request(2, 4), History(gone=("n2", "n4")))) == "n1 n3"
     few = choose(HOSTS, request(3, 4), History(gone=("n2", "n4")))
     assert few == "the job needs 3 hosts, and n2, n4 cannot be used any more"
+    assert choose(HOSTS, request(5), History()) == "the job needs 5 hosts, and has 4"
     assert choose(HOSTS, request(), History(gone=("n3",))) == "the job needs 4 hosts, and n3 cannot be used any more"
 
 

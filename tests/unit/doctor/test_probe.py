@@ -198,10 +198,10 @@ def test_run_directory_in_which_something_is_still_written_is_removed_again(
     monkeypatch.setattr(submission, "remove", lambda path: next(tries) and remove(path))
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     ended: Any = SimpleNamespace(run_dir=run_dir, id="7", status=lambda: SimpleNamespace(in_queue=False))
-    probe._remove(ended)
+    probe.remove(ended)
     assert not run_dir.exists()
     monkeypatch.setattr(probe, "_RELEASE", 0.0)
     run_dir.mkdir()
     monkeypatch.setattr(submission, "remove", lambda path: None)
     with pytest.raises(RunDirError, match="processes of job 7 still write there"):
-        probe._remove(ended)
+        probe.remove(ended)

@@ -1,0 +1,50 @@
+"""`gridtf doctor --conformance` on real clusters: all rows pass; what cannot be tried is one error."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from gridtf.doctor.conformance import ROWS
+from tests.support.beds import on_every_scheduler
+from tests.support.cluster import Bed
+from tests.support.clusterjobs import gridtf
+from tests.support.pilots import NAME, levels, result
+
+
+@pytest.mark.tensorflow
+@on_every_scheduler
+def test_all_rows_pass_and_the_result_names_nobody(bed: Bed) -> None:
+    before = {path.name for path in bed.home().iterdir()}
+    done = gridtf(bed, "doctor", "--conformance", timeout=900)
+    assert levels(done.stdout) == dict.fromkeys(ROWS, "ok"), done.stdout
+    sent = result(bed.home())
+    assert (sent["hosts"], sent["tasks"], sent["failed"]) == (2, 2, [])
+    assert not re.search(r"\b(alice|mnt|home|n[1-4]|c1|login|ctl|gpu|rr|all\.q)\b(?!\")", json.dumps(sent))
+    assert {path.name for path in bed.home().iterdir()} - before <= {NAME, ".config", ".local", ".cache"}
+
+
+@on_every_scheduler
+def test_one_host_is_one_error(bed: Bed) -> None:
+    words = {"slurm": ("--partition", "cpu"), "sge": ("--pe", "smp")}[bed.kind]
+    done = gridtf(bed, "doctor", "--conformance", *words, check=False)
+    assert (done.returncode, done.stdout) == (2, ""), done.stdout
+    assert re.match(r"gridtf: .*\b(hosts?|nodes)\b", done.stderr)
+    assert len(done.stderr.splitlines()) <= 3, done.stderr
+
+
+def test_user_without_an_account_is_one_failure(accounting_slurm: Bed) -> None:
+    done = gridtf(accounting_slurm, "doctor", "--conformance", user="bob", check=False)
+    assert [row for row, level in levels(done.stdout).items() if level == "failure"] == ["account"]
+    assert (done.returncode, done.stderr) == (1, "gridtf: no job is submitted until the failures are fixed\n")
+
+
+@pytest.mark.tensorflow
+def test_gpus_that_tensorflow_does_not_see_are_a_failure(slurm: Bed) -> None:
+    done = gridtf(slurm, "doctor", "--conformance", "--gpus-per-node", "2", check=False, timeout=900)
+    seen = levels(done.stdout)
+    assert (seen.pop("gpus"), seen.pop("nccl"), {*seen.values()}) == ("failure", "warning", {"ok"}), done.stdout
+    assert "each task has one GPU, but worker:0 sees 0" in done.stdout
+    assert result(slurm.home())["tasks"] == 4

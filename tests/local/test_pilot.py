@@ -1,0 +1,65 @@
+"""`gridtf doctor --conformance` on this machine: rows that cannot be tried, rows that fail, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import venv
+from pathlib import Path
+
+import pytest
+
+from gridtf.run import registry
+from tests.support.commands import call
+from tests.support.configuration import write
+from tests.support.pilots import NAME, levels, result
+
+
+@pytest.mark.tensorflow
+def test_rows_that_the_site_does_not_allow_are_not_tried(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = write(tmp_path / "site.toml", "[limits]\nexec = false\nmax_restarts = 0\nmax_gpus_per_node = 1\n")
+    monkeypatch.setenv("GRIDTF_SITE_CONFIG", str(site))
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)  # in a folder with brackets in its name TensorFlow does not find its checkpoints
+    done = call("doctor", "--conformance", timeout=600)
+    seen = levels(done.stdout)
+    assert {row for row, level in seen.items() if level == "warning"} == {"restart", "exec"}, done.stdout
+    assert f"not tried: the job: restarts: 1 requested, the site allows 0; {site}:3: max_restarts = 0" in done.stdout
+    assert f"{site}:2: exec = false" in done.stdout
+    sent = result(work)
+    assert (sent["failed"], sent["hosts"], sent["tasks"]) == ([], 1, 2)
+    assert {*sent["passed"]} == {*seen} - {"restart", "exec"}
+    assert os.uname().nodename not in (work / NAME).read_text()
+    assert [path.name for path in work.iterdir()] == [NAME]
+    assert not list(registry.entries(os.environ))
+
+
+def test_rows_fail_where_there_is_no_tensorflow_and_others_go_on(here: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "bare")
+    python = tmp_path / "bare/bin/python"
+    done = call("doctor", "--conformance", "--python", str(python), code=1, timeout=600)
+    rows = {"train": "failure", "hosts": "warning", "checkpoint": "failure", "resume": "warning"}
+    assert levels(done.stdout) == {**rows, **dict.fromkeys(("first_cause", "restart", "exec", "cancel"), "ok")}
+    assert "FAILED, not COMPLETED" in done.stdout
+    assert "No module named 'tensorflow'" in done.stdout
+    sent = result(here)
+    assert (sent["failed"], sent["tensorflow"]) == (["checkpoint", "train"], "")
+    assert len(list((here / "gridtf-runs").iterdir())) == 5  # they are kept
+
+
+def test_site_that_forbids_everything_is_one_error(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = (
+        'max_nodes = 1\nmax_workers = 1\nmax_time = "1m"\nmax_restarts = 0\nexec = false\nmessage = "see the page"\n'
+    )
+    site = write(tmp_path / "site.toml", f"[limits]\n{limits}")
+    monkeypatch.setenv("GRIDTF_SITE_CONFIG", str(site))
+    done = call("doctor", "--conformance", code=2)
+    assert (done.stdout, list(here.iterdir())) == ("", [])
+    what = "gridtf: the job: tasks.worker.count: 2 requested, the site allows 1"
+    assert done.stderr.splitlines() == [what, f"  {site}:3: max_workers = 1", "  see the page"]
+
+
+def test_other_measurements_are_another_command(here: Path) -> None:
+    assert "are two commands" in call("doctor", "--conformance", "--probe", code=2).stderr

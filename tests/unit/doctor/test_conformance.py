@@ -1,0 +1,111 @@
+"""The rows of `gridtf doctor --conformance`: what is judged wrong, and what is not tried after a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridtf.doctor import conformance, probe
+from gridtf.errors import GridtfError, SchedulerError
+from gridtf.findings import Level
+from gridtf.login.job import Job
+from gridtf.run.rundir import RunDir
+from gridtf.schedulers.api import JobStatus
+from gridtf.states import JobState
+from tests.support.scheduler import FakeScheduler
+
+
+def configured(*words: str) -> Any:
+    return probe.configured(["--scheduler", "slurm", *words])
+
+
+def told(rank: int, **more: object) -> dict[str, Any]:
+    """What a task of two tells whose step and sum are exact, on a GPU of its own."""
+    exact = {"tensorflow": "2.21.0", "weight": -3.0, "sums": [3.0, 3.0]}
+    return {**exact, "gpus": ["NVIDIA H200"], "uuids": [f"{rank:032x}"], **more}
+
+
+@pytest.fixture
+def pilot(fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch) -> conformance._Pilot:
+    """A pilot of two hosts with a GPU each, whose jobs complete at once."""
+    made = conformance._Pilot(configured("--gpus-per-node", "1"), lambda _: None)
+    job = Job(RunDir(rough_path))
+    monkeypatch.setattr(made, "submit", lambda entry, **_: made.jobs.setdefault(entry, job))
+    monkeypatch.setattr(made, "ended", lambda job, state: None)
+    made.jobs["train"] = job
+    return made
+
+
+def test_a_gpu_of_its_own_for_each_task(pilot: conformance._Pilot) -> None:
+    pilot.told["train"] = [told(0), told(1)]
+    assert conformance._gpus(pilot) == "2 tasks, each with a GPU of its own: NVIDIA H200"
+
+
+@pytest.mark.parametrize(
+    ("second", "why"),
+    [
+        (told(0), "2 tasks have 1 GPU between them"),  # the same GPU
+        (told(1, gpus=[]), "each task has one GPU, but worker:1 sees 0"),
+        (told(1, gpus=["a", "b"]), "each task has one GPU, but worker:1 sees 2"),
+    ],
+)
+def test_gpus_that_tasks_share_or_lack(pilot: conformance._Pilot, second: dict[str, Any], why: str) -> None:
+    pilot.told["train"] = [told(0), second]
+    with pytest.raises(GridtfError, match=why):
+        conformance._gpus(pilot)
+
+
+@pytest.mark.parametrize("wrong", [{"weight": -1.0}, {"sums": [1.0, 3.0]}], ids=["weight", "sums"])
+def test_a_task_that_trains_alone_or_adds_up_nothing(pilot: conformance._Pilot, wrong: dict[str, Any]) -> None:
+    pilot.told["train"] = [told(0), told(1)]
+    pilot.read = lambda entry: [told(0), told(1, **wrong)]  # type: ignore[method-assign]
+    with pytest.raises(GridtfError, match=r"worker:1 has the weight .* in place of -3\.0 and 3\.0"):
+        conformance._train(pilot)
+    assert "train" not in pilot.told, "rows that look at this job are not tried"
+
+
+def test_nccl_is_not_tried_without_gpus(pilot: conformance._Pilot) -> None:
+    pilot.told["train"] = [told(0), told(1, gpus=[])]
+    with pytest.raises(conformance._NotTriedError):
+        conformance._nccl(pilot)
+
+
+def test_first_job_that_is_refused_is_an_error(fake: FakeScheduler, rough_path: Path) -> None:
+    fake.refuses = "sbatch: error: Invalid account or account/partition combination specified"
+    with pytest.raises(SchedulerError, match="Invalid account"):
+        conformance.conformance(configured())
+    assert not list(rough_path.iterdir())
+
+
+def test_nothing_more_is_tried_after_a_job_that_does_not_start(
+    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conformance, "_START", 0.0)
+    fake.states = [JobStatus(JobState.PENDING, "Resources")]
+    found, sent = conformance.conformance(configured())
+    first, *others = found.findings
+    assert (first.level, {other.level for other in others}) == (Level.FAILURE, {Level.WARNING})
+    assert "a job has not started within 0 s: Resources; it was cancelled" in first.message
+    assert fake.cancelled == ["101"]
+    assert (sent["failed"], sent["passed"]) == (["train"], [])
+    assert {row["outcome"] for row in sent["trials"][1:]} == {"not tried"}
+
+
+def test_ctrl_c_cancels_the_job(fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Job.watch
+    calls: list[int] = []
+
+    def interrupted() -> Iterator[None]:
+        raise KeyboardInterrupt
+
+    def once(*arguments: object, **more: object) -> object:
+        calls.append(1)
+        return interrupted() if len(calls) == 1 else watch(*arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Job, "watch", once)
+    with pytest.raises(KeyboardInterrupt):
+        conformance.conformance(configured())
+    assert fake.cancelled == ["101"]
