@@ -13,6 +13,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from gridtf import findings, schedulers
@@ -87,6 +88,8 @@ class _Pilot:
             gpus_per_task=1 if self.gpus else 0,
             leader=None,
             mpi=False,
+            # gridtf's own, as a module has it, may lack TensorFlow
+            python=own.python or (None if own.contained or find_spec("tensorflow") else "python"),
             container=own.container,
             container_binds=own.container_binds,
             container_command=own.container_command,

@@ -14,6 +14,7 @@ import pytest
 import releasing
 
 import gridtf
+from tests.support import releases
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = gridtf.__version__
@@ -60,6 +61,22 @@ def release(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 def dated(text: str, how: str) -> str:
     lines = text.splitlines()
     return "\n".join(f"## [{VERSION}] - {how}" if line.startswith(f"## [{VERSION}]") else line for line in lines) + "\n"
+
+
+def test_last_release_is_the_commit_that_dates_the_newest_version(tmp_path: Path) -> None:
+    git(tmp_path, "init", "--quiet")
+    changelog = tmp_path / "CHANGELOG.md"
+    entries = {"0.2.0": "unreleased", "0.1.1": "2027-02-03", "0.1.0": "2027-01-02"}
+    commits = []
+    for known in (("0.1.0",), ("0.1.1", "0.1.0"), ("0.2.0", "0.1.1", "0.1.0")):
+        changelog.write_text("".join(f"## [{name}] - {entries[name]}\n\n- more\n" for name in known))
+        commit(tmp_path)
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=tmp_path, capture_output=True, text=True, check=True)
+        commits.append(head.stdout.strip())
+    assert releases.released(tmp_path) == ("0.1.1", commits[1])
+    changelog.write_text("## [0.1.0] - unreleased\n")
+    commit(tmp_path)
+    assert releases.released(tmp_path) is None
 
 
 @pytest.mark.parametrize(

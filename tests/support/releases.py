@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -11,11 +12,11 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
+import gridtf
 from tests.support.cluster import CHECKOUT, Bed
 from tests.support.jobs import until
 
 PATIENCE = 240.0  # seconds that a test waits for what takes a tenth of it on a quiet machine
-OLD, NEW = "0.1.0", "0.1.1"
 _FILES = ("gridtf", "templates", "scripts", "docs", "pyproject.toml", "README.md", "LICENSE", ".gitignore")
 # A virtual environment without a network: gridtf from the wheel, what it needs from the environment of the tests.
 _INSTALL = """
@@ -27,10 +28,45 @@ python -m pip --python "$1/bin/python" install --quiet --no-index --no-deps --up
 """
 
 
+def released(folder: Path = CHECKOUT) -> tuple[str, str] | None:
+    """The newest version that the CHANGELOG of the last commit dates, and the commit that did; None: it dates none."""
+    git = ["git", "-C", str(folder)]
+    text = subprocess.run([*git, "show", "HEAD:CHANGELOG.md"], capture_output=True, text=True, check=False).stdout
+    dated = re.search(r"^## \[(.+)\] - \d{4}-\d\d-\d\d$", text, re.MULTILINE)
+    if not dated:
+        return None
+    found = [*git, "log", "--format=%H", f"-S{dated[0]}", "--", "CHANGELOG.md"]
+    commits = subprocess.run(found, capture_output=True, text=True, check=True).stdout.split()
+    return dated[1], commits[-1]
+
+
+def versions() -> tuple[str, str]:
+    """The last release, or where there is none what will be it, and a version that the checkout tells of itself."""
+    old = (released() or (gridtf.__version__, ""))[0]
+    *front, last = old.split(".")
+    return old, ".".join([*front, str(int(last) + 1)])
+
+
+OLD, NEW = versions()
+
+
 def wheel(version: str, folder: Path) -> Path:
-    """Build a wheel of this checkout that tells another version of itself."""
-    source = folder / f"source-{version}"
+    """Build a wheel: of the last release from its commit, of any other version from this checkout."""
+    source, last = folder / f"source-{version}", released()
     source.mkdir(parents=True)
+    if last and last[0] == version:
+        tree = subprocess.run(["git", "-C", str(CHECKOUT), "archive", last[1]], capture_output=True, check=True).stdout
+        subprocess.run(["tar", "-x", "-C", str(source)], input=tree, check=True)
+    else:
+        _copy(source, version)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (built,) = folder.glob(f"gridtf-{version}-*.whl")
+    return built
+
+
+def _copy(source: Path, version: str) -> None:
     for name in _FILES:
         path = CHECKOUT / name
         if path.is_dir():
@@ -41,11 +77,6 @@ def wheel(version: str, folder: Path) -> Path:
     text = init.read_text(encoding="utf-8")
     (line,) = (line for line in text.splitlines() if line.startswith("__version__"))
     init.write_text(text.replace(line, f'__version__ = "{version}"'), encoding="utf-8")
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (built,) = folder.glob(f"gridtf-{version}-*.whl")
-    return built
 
 
 class Site:
@@ -104,7 +135,7 @@ if me.index == 0 and not os.path.exists(begun):
 
 def outlive(site: Site, wheels: Path, shared: Path, seen: str, *, beside: bool, hold: tuple[str, ...] = ()) -> None:
     """Replace a version of gridtf by the next while jobs run, wait in the queue and have failed, and assert that they
-    start, restart, end and are resumed.
+    start, restart, are asked, end and are resumed, and that old ones are shown.
 
     Args:
         site: Where no gridtf is installed yet.
@@ -138,6 +169,11 @@ def outlive(site: Site, wheels: Path, shared: Path, seen: str, *, beside: bool, 
     install(NEW, NEW if beside else OLD)
     assert site.json("status", running)["state"] == "RUNNING"
     assert {failed, running, *([queued] if hold else [])} <= {job["run_dir"] for job in site.json("list")}
+    said = site.gridtf("exec", running, "worker:1", "--", "sh", "-c", "echo beside $GRIDTF_TASK_INDEX")
+    assert said.stdout == "beside 1\n"
+    stacks = site.gridtf("stacks", running).stdout
+    assert "program.py" in stacks, stacks
+    assert "exit code 3" in site.gridtf("report", failed, "-o", "-").stdout
     go.touch()
     for run in filter(None, (running, queued)):
         if run == queued:
@@ -145,6 +181,6 @@ def outlive(site: Site, wheels: Path, shared: Path, seen: str, *, beside: bool, 
             release = {"slurm": ["scontrol", "release"], "sge": ["qrls"]}[site.bed.kind]
             site.bed.run("login", *release, site.json("status", run)["job_id"])
         assert site.until(run, "COMPLETED", "FAILED")["state"] == "COMPLETED"
-        assert "a task of 0.1.1" in site.gridtf("logs", "--task", "worker:1", run).stdout
+        assert f"a task of {NEW}" in site.gridtf("logs", "--task", "worker:1", run).stdout
     resumed = site.json("resume", failed)["run_dir"]
     assert site.until(resumed, "COMPLETED", "FAILED")["state"] == "COMPLETED"
