@@ -174,6 +174,24 @@ def test_requeued_job_starts_again(sge: Bed) -> None:
     assert job.run.attempt(1).rendezvous.read_text() == first != job.run.attempt(2).rendezvous.read_text()
 
 
+def test_rescheduled_job_has_reached_no_limit(sge: Bed) -> None:
+    """With -notify a start is warned; the second one, on the same host, as well."""
+    job = started(sge, "--native=-q all.q@n2", nodes=1, command=STUBBORN, running=False)
+    for number in (1, 2):
+        attempt = job.run.attempt(number)
+        job.until(attempt.rendezvous.exists, "the start")
+        time.sleep(6)  # sge_execd does not end a start that is only two seconds old, whatever qstat says
+        admin(sge, "qmod", "-d", "all.q@n2")  # else it may begin before its host has ended it: see above
+        try:
+            admin(sge, "qmod", "-rj", job.id)
+            assert ended(job, "CANCELLED", "rescheduled, as by qmod -rj", attempt=number)["again"] is True
+            assert job.status()["state"] == "PENDING"
+        finally:
+            admin(sge, "qmod", "-e", "all.q@n2")
+    assert "CANCELLED" in job.gridtf("cancel").stdout
+    no_process_left(sge)
+
+
 def test_script_that_exits_with_99_starts_again(sge: Bed) -> None:
     # RESTARTED is 1 in the second start and in the third
     job = ScriptJob(sge, f"{RUN} -- bash -c '[ $GRIDTF_ATTEMPT = 3 ]' || exit 99\n", "-pe", "one", "2", "-r", "y")

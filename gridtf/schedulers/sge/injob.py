@@ -376,8 +376,8 @@ def termination_reason(environ: Mapping[str, str], parent: Parent) -> JobStatus 
 
     When USR2 arrives (seen on Son of Grid Engine 8.1.9) the state is ``dr`` after qdel. It is ``r`` at a limit of time
     or memory, but may be ``dr`` by now. It is ``dr`` as well after a process of qrsh has died of a signal, as on a host
-    that cannot connect back. A job that is put back into the queue gets no warning. At the end of its advance
-    reservation a job is removed as by qdel -f.
+    that cannot connect back. A job that is put back into the queue (qmod -rj) is ``Rq`` then, or begins elsewhere. At
+    the end of its advance reservation a job is removed as by qdel -f.
     """
     job_id, instance = identity(environ).job_id, _instance(environ)
     try:
@@ -389,6 +389,9 @@ def termination_reason(environ: Mapping[str, str], parent: Parent) -> JobStatus 
         why = "deleted with qdel -f, or its advance reservation is over: Grid Engine does not know the job any more"
         return JobStatus(JobState.CANCELLED, why)
     deleted = "d" in row.state
+    if not deleted and _rescheduled(row, environ):
+        why = "rescheduled, as by qmod -rj: Grid Engine starts it again"
+        return JobStatus(JobState.CANCELLED, why, requeued=True)
     try:
         requested = query.job_requests(job_id, limit=_QSTAT_LIMIT)
     except SchedulerError:
@@ -406,6 +409,13 @@ def termination_reason(environ: Mapping[str, str], parent: Parent) -> JobStatus 
         return JobStatus(JobState.OUT_OF_MEMORY, "it used more memory than requested (h_vmem)")
     why = f"a limit of the job or of queue {instance.partition('@')[0]} is reached, such as h_cpu"
     return JobStatus(JobState.TIMEOUT, why)
+
+
+def _rescheduled(row: query.Row, environ: Mapping[str, str]) -> bool:
+    """Whether Grid Engine has begun another start of this job, or is about to. A second start has R all its life."""
+    queue, _, host = row.queue.partition("@")
+    elsewhere = row.queue and not (queue == environ.get("QUEUE") and same_host(host, this_host(environ)))
+    return "R" in row.state and bool(environ.get("RESTARTED") == "0" or elsewhere or {*"qwt"} & {*row.state})
 
 
 def _deleted() -> JobStatus:

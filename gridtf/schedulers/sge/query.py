@@ -57,11 +57,13 @@ class Row(Value):
         number: The number of the job.
         state: Letters of Grid Engine, such as ``Eqw``: sge_status(5).
         tasks: The elements, such as ``3-9:2`` or ``7,9``; empty for a single job.
+        queue: The queue instance of the job script, such as ``all.q@n1``; empty while it waits, and where not known.
     """
 
     number: str
     state: str
     tasks: str = ""
+    queue: str = ""
 
 
 class Detail(Value):
@@ -175,7 +177,7 @@ def rows(text: str) -> list[Row]:
     """
     root = xml_tree(text, "qstat -xml")
     listed = [
-        Row(*(job.findtext(tag, "").strip() for tag in ("JB_job_number", "state", "tasks")))
+        Row(*(job.findtext(tag, "").strip() for tag in ("JB_job_number", "state", "tasks", "queue_name")))
         for job in root.iter("job_list")
     ]
     parts = (root, *root.iterfind("queue_info"), *root.iterfind("job_info"))

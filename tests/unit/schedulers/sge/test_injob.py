@@ -491,8 +491,11 @@ def fake_qstat(rows: list[Row], requests: list[str] | None, amount: int = 0) -> 
             time = {f"short.q@{os.uname().nodename}": "01:00:00"}.get(argv[argv.index("-q") + 1], "infinity")
             return Answer(0, f"<job_info><resource name='h_rt' type='qf'>{time}</resource></job_info>", "")
         if "-j" not in argv:
-            element = "<job_list><JB_job_number>{}</JB_job_number><state>{}</state><tasks>{}</tasks></job_list>"
-            jobs = "".join(element.format(row.number, row.state, row.tasks) for row in rows)
+            element = (
+                "<job_list><JB_job_number>{0.number}</JB_job_number><state>{0.state}</state><tasks>{0.tasks}</tasks>"
+                "<queue_name>{0.queue}</queue_name></job_list>"
+            )
+            jobs = "".join(map(element.format, rows))
             return Answer(0, f"<job_info>{jobs}</job_info>", "")
         if requests is None:
             raise SchedulerError("qstat -j does not answer")
@@ -524,6 +527,32 @@ def test_termination_reason(
     monkeypatch.setattr(sge, "run", fake_qstat(ROWS, limits))
     status = injob.termination_reason(job(job_id, "all.q"), SHEPHERD)
     assert (status and (status.state, status.reason)) == expected
+
+
+@pytest.mark.parametrize(
+    ("restarted", "state", "queue", "again"),
+    [
+        ("0", "Rq", "", True),
+        ("0", "Rr", "all.q@{here}", True),
+        ("1", "Rq", "", True),
+        ("1", "Rt", "all.q@{here}", True),
+        ("1", "Rr", "all.q@n9", True),
+        ("1", "Rr", "short.q@{here}", True),
+        ("1", "Rr", "all.q@{here}", False),  # since its first start, and it has reached a limit
+        ("1", "Rr", "", False),
+        ("0", "dRr", "all.q@n9", False),
+    ],
+)
+def test_termination_reason_of_a_rescheduled_job(
+    restarted: str, state: str, queue: str, again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = Row("8", state, queue=queue.format(here=os.uname().nodename))
+    monkeypatch.setattr(sge, "run", fake_qstat([row], []))
+    status = injob.termination_reason({**job("8"), "RESTARTED": restarted}, SHEPHERD)
+    assert status is not None
+    assert status.requeued == again
+    assert ("rescheduled" in status.reason) == again
+    assert (status.state == JobState.CANCELLED) == (again or "d" in state)
 
 
 @pytest.mark.parametrize(
