@@ -190,12 +190,17 @@ def _standing(run: RunDir, records: Records, queue: JobStatus | None, now: float
     if records.launcher is None:  # which makes the folder of the attempt
         begins = f"attempt {records.attempt} begins" if records.attempt else "the job script is setting up"
         return _Standing(queue.state, why or records.harm("launcher.json") or begins)
-    if abs(_age(records.launcher, now)) > _patience(records):
-        one_clock = (records.submitted or {}).get("scheduler") == "local"  # which reports jobs of its own host only
-        detail = f"the launcher does not respond: {_last_heartbeat(records.launcher, now, one_clock=one_clock)}"
-    else:
-        detail = str(records.launcher.get("detail", ""))
-    return _Standing(queue.state, "; ".join(filter(None, (why, detail))))
+    return _Standing(queue.state, "; ".join(filter(None, (why, _launcher_detail(records, queue, now)))))
+
+
+def _launcher_detail(records: Records, queue: JobStatus, now: float) -> str:
+    """What the launcher of a running job does; that it does not respond, unless the job is suspended."""
+    launcher = records.launcher or {}
+    if abs(_age(launcher, now)) <= _patience(records):
+        return str(launcher.get("detail", ""))
+    one_clock = (records.submitted or {}).get("scheduler") == "local"  # which reports jobs of its own host only
+    last = _last_heartbeat(launcher, now, one_clock=one_clock)
+    return "" if queue.suspended else f"the launcher does not respond: {last}"
 
 
 def _of_array(run: RunDir, elements: Mapping[str, Record | None], queue: JobStatus | None, now: float) -> _Standing:

@@ -150,6 +150,7 @@ class JobStatus(Value):
         by: Name of the user who cancelled it, where the reason says so.
         killed: What killed its script, where the reason says so: ``killed by SIGTERM``.
         waits: A job that is PENDING waits for other jobs to end.
+        suspended: A job that is RUNNING is stopped, so that its launcher need not give signs of life.
     """
 
     state: JobState
@@ -161,6 +162,7 @@ class JobStatus(Value):
     by: str = ""
     killed: str = ""
     waits: bool = False
+    suspended: bool = False
 
 
 class Place(Value):

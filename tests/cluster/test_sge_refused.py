@@ -74,6 +74,11 @@ def test_unsuitable_parallel_environments_are_not_suggested(sge: Bed) -> None:
     offered = message.rpartition("suitable PEs: ")[2].strip().split(", ")
     assert "fill" in offered
     assert not {"loose", "idle", "smp", "one"} & set(offered)
+    for words in (["--pe", "loose"], ["--pe", "nosuch"], []):  # fill would give it one host
+        message = refused(sge, "--nodes", "4", "--tasks-per-node", "1", *words)
+        offered = message.partition("suitable")[2].partition(": ")[2].partition(";")[0].strip().split(", ")
+        assert {"one", "rr"} & set(offered)
+        assert not {"fill", "fillj", "smp"} & set(offered)
 
 
 def test_refusals_without_qconf(sge: Bed) -> None:

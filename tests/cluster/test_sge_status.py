@@ -86,6 +86,16 @@ def test_running_and_pending_jobs(sge: Bed) -> None:
     assert [job_id for job_id, status in found.items() if status["purged"]] == ["9999999"]
 
 
+def test_job_of_a_disabled_queue_says_so(sge: Bed) -> None:
+    admin(sge, "qmod", "-d", "all.q")
+    try:
+        for options in (["-pe", "one", "2"], ["-q", "all.q"]):
+            job = qsub(sge, "true", *options)
+            until_state(sge, job, "PENDING", "its queues are disabled: all.q@n1, all.q@n2, all.q@n3, all.q@n4")
+    finally:
+        admin(sge, "qmod", "-e", "all.q")
+
+
 def test_status_of_an_array(sge: Bed) -> None:
     array = qsub(sge, "[ $SGE_TASK_ID = 3 ] || sleep 600", "-t", "3-9:2", "-tc", "2")
     until(lambda: ask(sge, f"{array}.3")[f"{array}.3"]["purged"], "the first element to end")

@@ -140,8 +140,8 @@ def _code(text: str) -> int:
 def _killed(code: int) -> JobStatus:
     try:
         name = signal.Signals(code - 128).name
-    except ValueError:
-        return JobStatus(JobState.FAILED, f"it was killed (exit code {code})")
+    except ValueError:  # Open Cluster Scheduler has 0 there
+        return JobStatus(JobState.FAILED, "it was killed" + (f" (exit code {code})" if code else ""))
     # Son of Grid Engine records the same for all of these causes
     why = ": by qdel, for a limit of its queue, or by a user on its host" if name == "SIGKILL" else ""
     killed = f"killed by {name}{why}"

@@ -280,7 +280,9 @@ def _suitable(pes: Sequence[PE], requested: Requested, script: str) -> list[str]
     suitable = []
     chosen = matching_queues(offers.known_queues(), requested.queues)
     offered = [pe for pe in pes if not chosen or carrying(chosen, pe.name)]
-    likely = [pe for pe in offered if pe.name != requested.pe and not pe_problem(pe, requested)]
+    likely = [
+        pe for pe in offered if pe.name != requested.pe and not (pe_problem(pe, requested) or _fills(pe, requested))
+    ]
     meant = _meant(requested.pe, likely)
     for pe in sorted(likely, key=lambda pe: pe not in meant)[:_MOST_TRIED_PES]:
         answer = _verify("v", script, "-pe", pe.name, str(requested.slots))
@@ -308,7 +310,7 @@ def name_pes(error: SpecError, plan: Plan) -> None:
     requested = Requested.of(plan, lines=())
     with contextlib.suppress(SchedulerError):
         pes = offers.known_pes()
-        suitable = _names(pe for pe in pes if not pe_problem(pe, requested))
+        suitable = _names(pe for pe in pes if not (pe_problem(pe, requested) or _fills(pe, requested)))
         if hint := alternatives("possibly suitable", suitable, _names(pes)):
             error.hint = f"name one with --pe; {hint}"
 
@@ -356,9 +358,8 @@ def check_pes(matching: Sequence[PE], requested: Requested) -> list[str]:
     if problems and len(problems) == len(matching):
         raise SpecError(requested.key("pe"), problems[0], hint=_other_slots(matching[0], requested))
     notes = [f"Grid Engine may choose an unsuitable parallel environment: {problem}" for problem in problems[:1]]
-    hosts, per_host = requested.request.chosen("nodes") or (1, 1), requested.request.chosen("tasks_per_node")
-    filling = next((pe for pe in matching if pe.rule == "$fill_up"), None)
-    if filling and (hosts[0] > 1 or (per_host and (requested.request.training or 0) > per_host)):
+    filling = next((pe for pe in matching if _fills(pe, requested)), None)
+    if filling:
         notes.append(
             f"PE `{filling.name}` fills a host before it takes the next (allocation_rule $fill_up), so the tasks may "
             "run on fewer hosts than requested: $round_robin, or a number of slots per host, spreads them"
@@ -371,6 +372,12 @@ def check_pes(matching: Sequence[PE], requested: Requested) -> list[str]:
             "per host, does not"
         )
     return notes
+
+
+def _fills(pe: PE, requested: Requested) -> bool:
+    """Whether a parallel environment fills hosts one after the other, though the job needs several hosts."""
+    hosts, per_host = requested.request.chosen("nodes") or (1, 1), requested.request.chosen("tasks_per_node")
+    return pe.rule == "$fill_up" and bool(hosts[0] > 1 or (per_host and (requested.request.training or 0) > per_host))
 
 
 def closed_queues(requested: Requested, queues: Sequence[tuple[Queue, bool]]) -> list[str]:

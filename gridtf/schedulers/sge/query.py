@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # Why a job does not start, the most specific first. A value that a host always has is a reason only where no host is
 # just in use: the job may wait for that one. A reason that fits no phrase comes second.
-_NONE = "only offers 0 slots"
+_NONE, _CLOSED = "only offers 0 slots", "hard queue list|dropped because"
 _FULL = r"offers only \w+:slots=|dropped because"
 FIXED = r"offers only (?!qf:hostname)[a-z]f:([\w.]+)=(\S+)"
 _REASONS = (
@@ -74,12 +74,14 @@ class Detail(Value):
         after: Jobs that must end before it starts (``-hold_jid``).
         start: Its earliest start (``-a``) in seconds since the epoch; 0: at any time.
         waits: The scheduler's messages about why it has not started.
+        dropped: Those about queue instances in which no job can start now, such as disabled ones.
     """
 
     errors: Mapping[str, str] = {}
     after: tuple[str, ...] = ()
     start: float = 0.0
     waits: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
 
 
 def command(jobs: Sequence[JobIdentity]) -> list[str]:
@@ -222,7 +224,7 @@ def details(text: str) -> dict[str, Detail]:
         after = tuple(one.text or "" for one in job.findall("./JB_jid_predecessor_list//JRE_job_number"))
         start = _moment(job.findtext("JB_execution_time", ""))
         waits = tuple(own.get(number) or of_all)
-        known[number] = Detail(errors, after, start, waits)
+        known[number] = Detail(errors, after, start, waits, tuple(of_all))
     if not known and root.tag != "unknown_jobs":
         raise _not_understood("qstat -xml -j", "names no job", f"its element is {root.tag}")
     return known
@@ -281,7 +283,8 @@ def _of_row(row: Row, detail: Detail, element: str, now: float) -> JobStatus:
     if state == JobState.PENDING and words in ("", "held"):
         words = why_pending(row, detail, now)
     waits = state == JobState.PENDING and bool(detail.after)
-    return JobStatus(state, words, starting="t" in row.state, waits=waits)
+    suspended = state == JobState.RUNNING and not SUSPENDED.keys().isdisjoint(row.state)
+    return JobStatus(state, words, starting="t" in row.state, waits=waits, suspended=suspended)
 
 
 def why_pending(row: Row, detail: Detail, now: float) -> str:
@@ -303,8 +306,13 @@ def why_pending(row: Row, detail: Detail, now: float) -> str:
         return f"it may not start before {time.strftime('%Y-%m-%d %H:%M', time.localtime(detail.start))}"
     again = "it was put back into the queue" if "R" in row.state else ""
     best = decisive(detail.waits)
-    full = re.search(r"dropped because it is (full|overloaded|disabled|temporarily not available)", best)
-    return "; ".join(words for words in (again, f"its queues are {full[1]}" if full else best) if words)
+    dropped = re.findall(r'"(\S+)" dropped because it is (.+)', "\n".join((*detail.dropped, *detail.waits)))
+    closed = [name for name, why in dropped if why == "disabled"]
+    if closed and len(closed) == len(dropped) and re.search(rf"{_NONE}|{_CLOSED}", best):
+        best = f"its queues are disabled: {some(sorted(set(closed)))}"
+    elif full := re.search(r"dropped because it is (full|overloaded|disabled|temporarily not available)", best):
+        best = f"its queues are {full[1]}"
+    return "; ".join(filter(None, (again, best)))
 
 
 def decisive(reasons: Sequence[str]) -> str:

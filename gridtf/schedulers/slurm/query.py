@@ -235,7 +235,8 @@ def _of_row(row: Row) -> JobStatus:
     if state == JobState.NODE_FAIL and row.nodes:  # Slurm does not say which
         why = f"{why or words} ({row.nodes})"
     killed = _killed(row.reason, row.exit_code) if state.ended else ""
-    return JobStatus(state, (why or words) if state.ended else words, killed=killed)
+    suspended = row.state in ("STOPPED", "SUSPENDED")
+    return JobStatus(state, (why or words) if state.ended else words, killed=killed, suspended=suspended)
 
 
 def _holds(job_id: str, element: str) -> bool:

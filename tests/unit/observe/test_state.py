@@ -220,6 +220,12 @@ def test_queue_reason_of_a_running_job_is_shown() -> None:
     assert view(JobStatus(RUNNING, "suspended")).reason == "suspended; 3 tasks"
 
 
+def test_launcher_of_a_suspended_job_is_not_expected_to_respond() -> None:
+    queue = JobStatus(RUNNING, "suspended: qmod -usj resumes it", suspended=True)
+    assert view(queue, launcher=launcher(age=600)).reason == "suspended: qmod -usj resumes it"
+    assert view(queue).reason == "suspended: qmod -usj resumes it; 3 tasks"
+
+
 def test_cancelled_job_is_running_until_it_has_ended() -> None:
     assert view(JobStatus(RUNNING), cancelled=CANCEL).state == RUNNING
 

@@ -225,6 +225,37 @@ def test_job_in_error_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
             detailed(detail(8), of_all='queue instance "all.q@n1" dropped because it is full'),
             "its queues are full",
         ),
+        (  # recorded on Son of Grid Engine 8.1.9
+            "qw",
+            detailed(
+                detail(8),
+                messages_of(
+                    8,
+                    'cannot run in queue "csh.q" because PE "one" is not in PE list',
+                    'cannot run in PE "one" because it only offers 0 slots',
+                ),
+                of_all='queue instance "all.q@n1" dropped because it is disabled',
+            ),
+            "its queues are disabled: all.q@n1",
+        ),
+        (
+            "qw",
+            detailed(
+                detail(8),
+                messages_of(8, 'cannot run in queue "csh.q" because it is not contained in its hard queue list (-q)'),
+                of_all='queue instance "all.q@n1" dropped because it is disabled',
+            ),
+            "its queues are disabled: all.q@n1",
+        ),
+        (
+            "qw",
+            detailed(
+                detail(8),
+                messages_of(8, '(-l gpu=1) cannot run in queue "n2" because it offers only hc:gpu=0.000000'),
+                of_all='queue instance "old.q@n1" dropped because it is disabled',
+            ),
+            '(-l gpu=1) cannot run in queue "n2" because it offers only hc:gpu=0.000000',
+        ),
         ("qw", detailed(detail(8)), ""),  # schedd_job_info false
         ("hqw", detailed(detail(8)), "held: qrls 8 releases it"),
         ("hqw", detailed(detail(8, after=4)), "it waits for job 4"),
