@@ -16,7 +16,7 @@ from gridtf.schedulers.sge.query import DECIMAL, seconds, size
 from gridtf.states import JobState
 
 _QACCT_LIMIT = 5.0  # seconds for all jobs: qacct reads the whole file each time, and the run directory says most
-_KILLED, _AFTER_JOB, _EXIT_100, _RESCHEDULED = 17, 100, 30, (24, 25)
+_KILLED, _AFTER_JOB, _EXIT_100, _RESCHEDULED, _LIMIT = 17, 100, 30, (24, 25), 37
 # The shepherd or the host failed before it could report the job's end, or the host no longer knows the job.
 _LOST = (19, 21, 22)
 _TIME_LIMITS, _MEMORY_LIMITS = ("h_rt", "s_rt", "h_cpu", "s_cpu"), ("h_vmem", "s_vmem")
@@ -114,7 +114,7 @@ def ended(record: Mapping[str, str]) -> JobStatus | None:
         return JobStatus(JobState.CANCELLED, f"by {by}", by=by)
     killed = failed in (_KILLED, _AFTER_JOB) or (daemon and not failed)
     # 37: qmaster enforced h_rt, h_cpu, or h_vmem limit; Univa's 44: execd enforced h_rt limit
-    limits = words.partition("enforced")[2] or ("any" if daemon and killed else "")
+    limits = words.partition("enforced")[2] or ("any" if (daemon and killed) or failed == _LIMIT else "")
     if (limits or killed) and (over := _over_a_limit(record, limits)):
         return over
     if failed in _LOST:

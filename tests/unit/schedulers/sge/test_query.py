@@ -419,6 +419,10 @@ def ended(text: str, job_id: str = "11", user: str = "", **details: str) -> JobS
             "the walltime or the CPU time of the job",
         ),
         (block(LIMIT, "137"), JobState.TIMEOUT, "of the job or of its queue"),
+        (block("37", "137"), JobState.TIMEOUT, "of the job or of its queue"),
+        (block("37", "137", category="-l h_vmem=50M"), JobState.OUT_OF_MEMORY, "more memory than allowed"),
+        (block(DELETED, "0"), JobState.FAILED, "it was killed"),
+        (block(DELETED, "9"), JobState.FAILED, "it was killed (exit code 9)"),
         (
             block(LIMIT, "137", category="-l h_vmem=50M", memory="2.1MB"),
             JobState.OUT_OF_MEMORY,
@@ -451,6 +455,7 @@ def test_final_status_by_the_accounting(text: str, state: str, reason: str) -> N
     assert reason in status.reason
     assert (status.reason == f"it was {status.killed}") == ("killed by" in status.reason)
     assert (status.reason == f"by {status.by}") == status.reason.startswith("by ")
+    assert "exit code 0" not in status.reason
 
 
 def test_accounting_of_open_cluster_scheduler() -> None:
