@@ -7,10 +7,12 @@ import re
 import pytest
 
 from gridtf.run.rundir import RunDir
+from gridtf.schedulers.sge import injob
 from tests.support.cluster import CHECKOUT, Bed
 from tests.support.clusterfaults import EVERYWHERE, no_process_left
 from tests.support.clusterscripts import (
     ENTER,
+    ENVIRON,
     RUN,
     joined_tasks_ended,
     one_gpu_each,
@@ -91,9 +93,28 @@ def test_gridtf_run_in_a_shell_of_qlogin(sge: Bed) -> None:
         )
     finally:
         profile.unlink()
-    assert "this shell belongs to a Grid Engine job, but lacks the job's variables (qlogin)" in printed
+    assert (
+        "this shell belongs to a Grid Engine job, but lacks the job's variables: tasks run on this host only" in printed
+    )
     (run,) = (folder.path / "gridtf-runs").glob("typed-*")
     assert len(hosts_of(RunDir(run).attempt(1))) == 1
+
+
+def test_gridtf_run_in_an_environment_that_is_made_anew(sge: Bed) -> None:
+    """As by Sisyphus. The note names what has to be kept; with that, all hosts of the job are used."""
+    folder = Folder(sge, "anew")
+    kept = (*injob._NEEDED, "SGE_QMASTER_PORT", "SGE_EXECD_PORT")  # the bed's services have no names
+    script = (
+        f"clean='env -i '$({' '.join(f'echo {name}=${name};' for name in ENVIRON)})\n"
+        "$clean gridtf run --name cleared -- true\n"
+        f"$clean $({' '.join(f'echo {name}=${name};' for name in kept)}) gridtf run --name kept -- true\n"
+    )
+    job = folder.qsub(script, "-pe", "one", "2")
+    job.ended()
+    (note,) = re.findall(r"gridtf: this shell belongs to a Grid Engine job, but lacks .*", job.output)
+    assert note.endswith(f"has to keep {', '.join(injob._NEEDED)}")
+    runs = [next((folder.path / "gridtf-runs").glob(f"{name}-*")) for name in ("cleared", "kept")]
+    assert [len(hosts_of(RunDir(run).attempt(1))) for run in runs] == [1, 2]
 
 
 def test_one_task_per_gpu(sge: Bed) -> None:

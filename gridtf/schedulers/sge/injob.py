@@ -81,6 +81,12 @@ def _began(environ: Mapping[str, str]) -> int:
         return 0
 
 
+# What a job with several hosts needs of its variables, where a program makes the environment anew.
+_NEEDED = (
+    *("PE_HOSTFILE", "NSLOTS", "NHOSTS", "PE", "JOB_ID", "JOB_NAME", "QUEUE", "SGE_TASK_ID", "TMPDIR"),
+    *("SGE_ROOT", "SGE_CELL"),
+)
+
 # --- its hosts: $PE_HOSTFILE, sge_pe(5) --------------------------------------------------------------------------
 
 # Pairs of socket and core, 0,0:0,1 or, with -binding pe of Open Cluster Scheduler, 0:0,0:1; UNDEFINED, <NULL> or NONE
@@ -502,8 +508,9 @@ class GridEngineInJob(BatchInJob):
         if shepherd_pid() is None:
             return ""
         return (
-            "this shell belongs to a Grid Engine job, but lacks the job's variables (qlogin): tasks run on this host "
-            "only; `qrsh -pe PE SLOTS bash` starts a shell that knows the job's hosts"
+            "this shell belongs to a Grid Engine job, but lacks the job's variables: tasks run on this host only; "
+            "`qrsh -pe PE SLOTS bash` knows the job's hosts, qlogin does not; a program that clears the environment "
+            f"has to keep {', '.join(_NEEDED)}"
         )
 
     def agent_command(self, host: str, call: AgentCall, environ: Mapping[str, str]) -> Sequence[str]:
