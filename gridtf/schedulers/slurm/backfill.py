@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
@@ -275,15 +275,19 @@ def estimate(
     waiting = [job for job in queue.jobs if job.waits and job.ready and rules.tier(job.partitions) >= tier]
     if not waiting and not rules.hidden:
         return told
+    counted = [(job, 1) for job in queue.jobs if job.waits and {*job.partitions} & {one.name for one in chosen}]
+    # what --test-only adds for jobs that wait is left out; the rest is of jobs that run, and reservations
+    least = (told.start or 0.0) - _spread(counted, chosen)
     looked = sum(min(_ARRAY_LOOKS, job.elements) for job in waiting)
     if not rules.hidden and looked <= rules.looks and sum(job.elements for job in waiting) <= MOST:
         room = queue.room[tier] = queue.room.get(tier) or filled(queue, partitions, tier, now)
         start = min((_start(room, rules, one, request, now) for one in chosen), default=math.inf)
-        # what --test-only adds for jobs that wait is left out; the rest is of jobs that run, and reservations
-        least = (told.start or 0.0) - max((_summed(queue, one) for one in chosen), default=0.0)
         if start < math.inf:
             return told.replace(start=max(start, least))
-    return told.replace(at_most=(told.start or 0.0) > now + _SOON)
+    # it counts an array once, and no other partitions
+    latest = max(told.start or 0.0, least + _spread([(job, job.elements) for job in waiting], chosen))
+    latest = latest if latest < math.inf else told.start or 0.0
+    return told.replace(start=latest, at_most=latest > now + _SOON)
 
 
 def _start(
@@ -309,12 +313,13 @@ def _start(
     return place(room, Hosts(needs), request.nodes, length, now)[0]
 
 
-def _summed(queue: Queue, partition: Partition) -> float:
-    """The seconds that --test-only adds for the jobs that wait in a partition, at most."""
-    cpus = sum(group.count * group.cpus for group in partition.nodes)
-    each = cpus // max(1, partition.size)
-    jobs = [job for job in queue.jobs if job.waits and partition.name in job.partitions]
-    return sum(job.nodes * max(job.each[0], each) * job.length for job in jobs) / max(1, cpus)
+def _spread(jobs: Iterable[tuple[Job, int]], partitions: Sequence[Partition]) -> float:
+    """The seconds that jobs, each so many times, fill the smallest of the partitions, as --test-only counts."""
+    cpus, size = min(
+        ((sum(group.count * group.cpus for group in one.nodes), one.size) for one in partitions), default=(0, 0)
+    )
+    each = cpus // max(1, size)
+    return sum(times * job.nodes * max(job.each[0], each) * job.length for job, times in jobs) / max(1, cpus)
 
 
 def beside(partitions: Sequence[Partition], names: Collection[str]) -> list[str]:

@@ -181,18 +181,29 @@ def test_a_job_that_requests_no_memory_has_the_default_or_all(config: str, parti
     assert found == (start and 30)
 
 
+HIDDEN = CONFIG.replace("PrivateData             = none", "PrivateData             = accounts,jobs")
+
+
 @pytest.mark.parametrize(
-    ("jobs", "config"),
+    ("jobs", "config", "latest"),
     [
-        ([], CONFIG.replace("PrivateData             = none", "PrivateData             = accounts,jobs")),
-        ([THREE, job("2_[0-5000]", 4, 120)], CONFIG.replace("bf_interval=2", "bf_max_job_test=1000")),
-        ([THREE, *(job(str(number), 4, 120) for number in range(501))], CONFIG),
-        ([THREE, *(job(str(number), 4, 120) for number in range(51))], CONFIG.replace("=2", "=2,bf_max_job_test=50")),
+        ([], HIDDEN, 600),
+        ([THREE, job("2_[0-5000]", 4, 120)], CONFIG.replace("bf_interval=2", "bf_max_job_test=1000"), 480 + 5001 * 120),
+        ([THREE, *(job(str(number), 4, 1) for number in range(501))], CONFIG, 600),
+        ([THREE, *(job(str(number), 4, 2, partition="short") for number in range(501))], CONFIG, 600 + 501 * 2),
+        (
+            [THREE, *(job(str(number), 4, 1) for number in range(51))],
+            CONFIG.replace("=2", "=2,bf_max_job_test=50"),
+            600,
+        ),
     ],
 )
-def test_where_not_all_that_waits_is_known_or_looked_at_only_the_sum_is(jobs: list[str], config: str) -> None:
-    assert estimate(asked(), *jobs, config=config, told=600) == Estimate(NOW + 600 * MINUTE, at_most=True)
-    assert estimate(asked(), *jobs, config=config, told=0) == Estimate(NOW)
+def test_where_not_all_that_waits_is_known_or_looked_at_only_the_sum_is(
+    jobs: list[str], config: str, latest: float
+) -> None:
+    """--test-only counts the elements of an array once, and no jobs of other partitions."""
+    assert estimate(asked(), *jobs, config=config, told=600) == Estimate(NOW + latest * MINUTE, at_most=True)
+    assert estimate(asked(), config=HIDDEN) == Estimate(NOW)
 
 
 def test_jobs_without_an_end_are_left_to_test_only() -> None:
