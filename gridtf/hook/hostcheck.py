@@ -71,6 +71,12 @@ def _memory(order: dict[str, Any], listener: socket.socket) -> Measured:
     yield "memory", _rate(lambda: target.__setitem__(slice(None), source), 3) * 1e-9 * _COPY, _cpu_model()
 
 
+def _share(order: dict[str, Any], listener: socket.socket) -> Measured:
+    """For how much of the time in which this thread could run it does, in percent."""
+    (ran, waited), _, (ran_then, waited_then) = _scheduled(), _rate(lambda: None, 2), _scheduled()
+    yield "share", 100 * (ran_then - ran) / (ran_then - ran + waited_then - waited), ""
+
+
 def _disk(order: dict[str, Any], listener: socket.socket, name: str = "run") -> Measured:
     """Writing to a folder, until all is on the disk, and reading, in MB/s."""
     folder, size = order[name]
@@ -111,8 +117,13 @@ def _pair(order: dict[str, Any], listener: socket.socket) -> Measured:
             _send_all(other)
 
 
-_MEASURES = {"gpu": _gpu, "cpu": _cpu, "memory": _memory, "run": _disk, "pair": _pair}
+_MEASURES = {"gpu": _gpu, "cpu": _cpu, "memory": _memory, "share": _share, "run": _disk, "pair": _pair}
 _MEASURES["tmp"] = lambda order, listener: _disk(order, listener, "tmp")
+
+
+def _scheduled() -> list[int]:
+    """For how many nanoseconds the first thread has run, and has waited for a CPU."""
+    return [int(word) for word in Path("/proc/self/schedstat").read_text().split()[:2]]
 
 
 def _cpu_model() -> str:

@@ -57,3 +57,14 @@ def test_the_slow_host_of_three_is_named_with_what_it_lacks(bed: Bed, slow: Slow
     assert re.search(r"\nslow +worker:\d on n3 held the others up for .*: network\n", job.gridtf("status").stdout)
     job.gridtf("report", "--output", bed.seen(bed.home() / "report.html"))
     assert "on n3 held the others up for " in (bed.home() / "report.html").read_text()
+
+
+@on_every_scheduler
+def test_task_with_more_to_compute_is_named_as_that_and_not_for_want_of_cpus(bed: Bed, slow: SlowHosts) -> None:
+    job = training(bed, len(HOSTS), device=DEVICE, more="n3")
+    slow.limit(QUOTA / 2)
+    job.until(lambda: [*named(job)], "a task is named", 120)
+    assert {*named(job)} == {("n3", "more to compute")}
+    assert "holds the others up (more to compute, " in job.gridtf("status").stdout
+    job.gridtf("cancel")
+    job.verdict()

@@ -1,7 +1,7 @@
 """A program of a lock-step training job, whose hosts are slowed in tests: each step reads, computes and sums gradients.
 
 Arguments: a file of this host that each step reads a part of, not from a cache; kilobytes that are read in a step;
-seconds of a step in which no CPU works, as while a GPU computes.
+seconds of a step in which no CPU works, as while a GPU computes; how often each layer is computed in a step.
 """
 
 # mypy: ignore-errors
@@ -18,7 +18,14 @@ import gridtf
 tf.config.threading.set_intra_op_parallelism_threads(2)
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
-PATH, SIZE, DEVICE, WIDTH, ROWS = sys.argv[1], int(sys.argv[2]) << 10, float(sys.argv[3]), 384, 192
+PATH, SIZE, DEVICE, TIMES, WIDTH, ROWS = (
+    sys.argv[1],
+    int(sys.argv[2]) << 10,
+    float(sys.argv[3]),
+    int(sys.argv[4]),
+    384,
+    192,
+)
 
 
 def read():
@@ -53,7 +60,7 @@ def train_step(batch):
     def step(x):
         with tf.GradientTape() as tape:
             y = x
-            for _ in range(2):
+            for _ in range(TIMES):
                 for layer in layers:
                     y = tf.nn.relu(tf.matmul(y, layer))
             loss = tf.reduce_mean(tf.square(y - x))

@@ -129,13 +129,19 @@ class SlowHosts:
 
 
 def training(
-    bed: Bed, hosts: int = 4, minutes: int = 30, interval: float = INTERVAL, device: float = 0.0
+    bed: Bed, hosts: int = 4, minutes: int = 30, interval: float = INTERVAL, device: float = 0.0, more: str = ""
 ) -> ClusterJob:
-    """A job in lock-step on this many hosts, once it makes steps. device: seconds of a step without work for a CPU."""
+    """A job in lock-step on this many hosts, once it makes steps.
+
+    Args:
+        device: Seconds of a step without work for a CPU.
+        more: The host whose task has three times as much to compute as each other one; empty: none.
+    """
     shutil.copy(CHECKOUT / "tests/support/lockstep.py", bed.home() / "lockstep.py")
     words = ("--nodes", str(hosts)) if bed.kind == "slurm" else ("--env", "PATH", "--pe", "rr", "--workers", str(hosts))
     options = (*bed.options, *words, "--time", str(minutes), "--sample-interval", str(interval))
-    command = ("bash", "-c", f"exec python lockstep.py data-$(uname -n) 256 {device}")
+    times = f"$([ $(uname -n) = '{more}' ] && echo 6 || echo 2)"
+    command = ("bash", "-c", f"exec python lockstep.py data-$(uname -n) 256 {device} {times}")
     job = ClusterJob(bed, *options, "--env", "TF_CPP_MIN_LOG_LEVEL=2", "--", *command, cwd=bed.seen(bed.home()))
     job.running(hosts)
     job.until(lambda: any("20 " in text for text in job.logs().values()), "steps")

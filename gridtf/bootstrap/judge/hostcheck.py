@@ -17,6 +17,9 @@ _CLOCK = 5.0  # seconds by which the clock of a host may differ
 Values = Mapping[str, Mapping[str, float]]  # host -> name of a value -> the value
 Found = dict[tuple[str, str], str]  # host and name of a value -> what is wrong with it
 
+CLOCK = "clock"  # seconds that the clock of a host is behind the launcher's
+SHARE = "share"  # for how much of the time in which the program of the check could run it did
+
 
 class Measure(Value):
     """One kind of values, of which more is better.
@@ -43,6 +46,7 @@ class Measure(Value):
 
 # What follows a colon in the name of a value tells values of one host apart: gpu:0.
 MEASURES: Mapping[str, Measure] = {
+    SHARE: Measure("short of CPUs: it runs for", "% of the time in which it could", 0.5, enough=80),
     "gpu": Measure("matrix product on GPU", "TFLOPS", 0.6),
     "cpu": Measure("matrix product", "GFLOPS", 0.5),
     "memory": Measure("copies in memory", "GB/s", 0.4),
@@ -53,7 +57,6 @@ MEASURES: Mapping[str, Measure] = {
     "bandwidth": Measure("bandwidth", "MB/s", 0.4),
     "round_trips": Measure("round trips", "a second", 0.2, enough=1000),
 }
-CLOCK = "clock"  # seconds that the clock of a host is behind the launcher's
 
 
 def suspects(values: Values, alike: Mapping[str, Mapping[str, str]]) -> Found:
@@ -84,6 +87,12 @@ def suspects(values: Values, alike: Mapping[str, Mapping[str, str]]) -> Found:
             if how:
                 found[host, name] = how
     return found
+
+
+def explained(found: Found) -> Found:
+    """Without what follows from too few CPUs, on a host that is short of them: all that its program does is slow."""
+    short = {host for host, name in found if name == SHARE}
+    return {key: what for key, what in found.items() if key[0] not in short or key[1] in (SHARE, CLOCK)}
 
 
 def rounds(hosts: Sequence[str]) -> list[list[tuple[str, str]]]:

@@ -20,6 +20,7 @@ _STEPS, _ALIKE = 3, 2.0  # steps by which tasks may be apart at least, and the r
 _SENDS = 0.002  # the share of the time in which a host that makes steps has something to send, in all samples but one
 
 CPU, INPUT, NETWORK, GPU, CLOCK = "CPU", "input", "network", "GPU throttled", "GPU clock"
+WORK = "more to compute"  # its host lacks nothing
 LIKELY, VERY_LIKELY = "likely", "very likely"
 
 Samples = Mapping[str, Sequence[Record]]  # host -> its samples, oldest first
@@ -31,7 +32,8 @@ class Straggler(Value):
     Attributes:
         task: Its name; of several on its host, the one that differs most from those of other hosts.
         host: Its host.
-        what: What it lacks: ``CPU``, ``input`` (or another file), ``network``, or ``GPU throttled`` or ``GPU clock``.
+        what: What it lacks: ``CPU``, ``input`` (or another file), ``network``, or ``GPU throttled`` or ``GPU clock``;
+            or ``more to compute``.
         sure: ``likely`` or ``very likely``.
         text: All of this in one line, with the measurements.
     """
@@ -68,6 +70,7 @@ class _Measure(Value):
 
 
 _OTHERS, _CLEARLY = 3.0, 6.0  # how many times the value of each other host it must be
+_MORE = 1.25  # times the CPU time of each other task: one that lacks CPUs had 0.9 to 1.0 times as much on test beds
 
 
 def _worst_gpu(sample: Record, key: str) -> float | None:
@@ -114,8 +117,10 @@ def find(samples: Samples, tasks: Collection[str]) -> Straggler | None:
     if len(hosts) < FEWEST_HOSTS or not _complete(hosts) or not _in_step(hosts, tasks):
         return None
     found = [straggler for measure in _MEASURES if (straggler := _stands_out(measure, hosts, tasks))]
+    found = [_with_more_work(each, hosts, tasks) if each.what == CPU else each for each in found]
     found += [straggler for judge in (_slow_clock, _slow_link) if (straggler := judge(hosts, tasks))]
-    order = (GPU, CLOCK, NETWORK, CPU, INPUT)  # a slow link delays files of a server, and without a CPU all is slow
+    # a slow link delays files of a server, and without a CPU all is slow
+    order = (GPU, CLOCK, NETWORK, CPU, WORK, INPUT)
     found.sort(key=lambda straggler: order.index(straggler.what))
     return found[0] if len({straggler.host for straggler in found}) == 1 else None
 
@@ -179,6 +184,18 @@ def _stands_out(measure: _Measure, hosts: Samples, tasks: Collection[str]) -> St
     if value < measure.least or value < _OTHERS * others or (sure == LIKELY and others >= measure.scarce):
         return None
     return _made(task, host, measure.what, sure, measure.text.format(value, others))
+
+
+def _with_more_work(named: Straggler, hosts: Samples, tasks: Collection[str]) -> Straggler:
+    """That a task which waits for CPUs most has more to compute, where it has also used more CPU time than all others:
+    one that lacks CPUs has used as much as they have in as many steps."""
+    used = _Measure(WORK, lambda _, task: task.get("cpu"), statistics.median, 0.0, 0.0, "")
+    values = {host: value for host, (value, _) in _values(used, hosts, tasks).items()}
+    own = values.pop(named.host, 0.0)
+    if len(values) < len(hosts) - 1 or own <= _MORE * max(values.values()):
+        return named
+    text = f"it uses {own:.2g} s of CPU time in a second, each other task {max(values.values()):.2g} s at most"
+    return _made(named.task, named.host, WORK, named.sure, text)
 
 
 def _slow_clock(hosts: Samples, tasks: Collection[str]) -> Straggler | None:

@@ -71,7 +71,7 @@ class HostCheck:
             also, again = judge.suspects(self._measure(), self._alike), again + 1
             found = {key: also[key] for key in found if key in also}
         bad: dict[str, str] = {}
-        for (host, _), what in found.items():
+        for (host, _), what in judge.explained(found).items():
             bad[host] = ", ".join(filter(None, (bad.get(host), what)))
         if 2 * len(self._hung) <= len(self._plan.hosts):
             bad |= dict.fromkeys(self._hung, f"its check did not end within {self._limit:.0f} s")
@@ -89,7 +89,7 @@ class HostCheck:
         share = _RUN_BYTES // (1 + _CONFIRMATIONS) // max(3, len(hosts))
         order = {"tmp": ["", _TMP_BYTES], "run": [str(self._plan.attempt.path), share]}
         with_gpus = {task.host for task in self._plan.tasks if task.gpus}  # the GPUs of other hosts are not the job's
-        kinds = {host: ["gpu"] * (host in with_gpus) + ["cpu", "memory", "tmp", "run"] for host in hosts}
+        kinds = {host: ["gpu"] * (host in with_gpus) + ["share", "cpu", "memory", "tmp", "run"] for host in hosts}
         answers = self._ask({host: {**order, "measures": kinds[host]} for host in hosts}, "alone")
         able = {host: answer["port"] for host, answer in answers.items() if answer["port"]}
         ways: dict[str, dict[str, float]] = {}

@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 
 from gridtf.bootstrap.agent.hostcheck import PROGRAM
-from gridtf.bootstrap.judge.hostcheck import MEASURES, rounds, suspects, take_best
+from gridtf.bootstrap.judge.hostcheck import MEASURES, explained, rounds, suspects, take_best
 from gridtf.hook import hostcheck
 from tests.support.topics import fast
 
 WELL = {
+    "share": 96.0,
     "gpu:0": 60.0,
     "gpu:1": 61.0,
     "cpu": 800.0,
@@ -40,7 +41,7 @@ def found(hosts: int, of_n1: dict[str, float]) -> dict[str, str]:
     """What is found where n1 has other values than the others."""
     values = {f"n{number}": {**WELL} for number in range(1, hosts + 1)}
     values["n1"] |= {name.replace("gpu", "gpu:"): value for name, value in of_n1.items()}
-    return {host: what for (host, _), what in suspects(values, {}).items()}
+    return {host: what for (host, _), what in explained(suspects(values, {})).items()}
 
 
 def test_values_that_differ_a_little_are_no_reason() -> None:
@@ -70,11 +71,23 @@ def test_values_that_differ_a_little_are_no_reason() -> None:
         ("bandwidth", 0.0, "bandwidth 0 % of the median (0 of 1100 MB/s)"),
         ("round_trips", 300.0, "round trips 1 % of the median (300 of 25000 a second)"),
         ("clock", -8.0, "its clock differs by 8.0 s"),
+        ("share", 24.0, "short of CPUs: it runs for 25 % of the median (24 of 96 % of the time in which it could)"),
     ],
 )
 def test_host_far_from_the_others_is_named_with_the_measure(name: str, value: float, told: str) -> None:
     assert found(4, {name: value}) == {"n1": told}
     assert bool(found(2, {name: value})) == (name in ("clock", "gpu1")), "two hosts cannot tell; their GPUs are four"
+
+
+def test_host_short_of_cpus_is_named_as_that_and_not_by_what_follows() -> None:
+    """Values of four hosts of a test bed, of which n3 had a third of the others' quota."""
+    others = {"share": 51.0, "cpu": 61.4, "memory": 2.34, "bandwidth": 2752.0, "clock": 0.0}
+    short = {"share": 15.0, "cpu": 18.2, "memory": 0.56, "bandwidth": 996.0, "clock": 0.08}
+    suspected = suspects({"n1": others, "n2": others, "n3": short, "n4": others}, {})
+    assert [name for _, name in suspected] == ["share", "cpu", "memory", "bandwidth"]
+    assert explained(suspected).keys() == {("n3", "share")}
+    late = suspects({"n1": others, "n2": others, "n3": {**short, "clock": 9.0}, "n4": {**others, "bandwidth": 9.0}}, {})
+    assert {*explained(late)} == {("n3", "share"), ("n3", "clock"), ("n4", "bandwidth")}
 
 
 def test_every_kind_of_values_is_judged() -> None:
@@ -137,11 +150,12 @@ def orders(*records: dict[str, object], python: tuple[str, ...] = (sys.executabl
 
 @pytest.mark.thorough
 def test_program_measures_without_any_package_and_says_what_it_could_not(tmp_path: Path) -> None:
-    order = {"measures": ["gpu", "cpu", "memory", "run"], "run": [str(tmp_path), 1000]}
+    order = {"measures": ["gpu", "cpu", "memory", "share", "run"], "run": [str(tmp_path), 1000]}
     first, second = orders(
         order, {"measures": ["run"], "run": ["/proc/nowhere", 1000]}, python=(sys.executable, "-S", "-E")
     )
-    assert first["values"].keys() == {"memory", "run_write", "run_read"}
+    assert first["values"].keys() == {"memory", "share", "run_write", "run_read"}
+    assert 0 < float(first["values"]["share"]) <= 100
     assert "No module named 'numpy'" in first["missing"]["cpu"]
     assert "No module named 'tensorflow'" in first["missing"]["gpu"]
     assert "/proc/nowhere" in second["missing"]["run"]

@@ -17,7 +17,15 @@ from gridtf.schedulers.api import LOOPBACK, Allocation, Host
 from tests.unit.bootstrap.test_launcher import Attempt
 
 HOSTS = ("h0", "h1", "h2", "h3")
-WELL = {"cpu": 800.0, "memory": 10.0, "tmp_write": 900.0, "tmp_read": 900.0, "run_write": 300.0, "run_read": 900.0}
+WELL = {
+    "share": 96.0,
+    "cpu": 800.0,
+    "memory": 10.0,
+    "tmp_write": 900.0,
+    "tmp_read": 900.0,
+    "run_write": 300.0,
+    "run_read": 900.0,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +95,7 @@ def test_hosts_measure_at_once_then_in_pairs_and_tasks_start_after_that(tmp_path
     _, verdict = attempt.launch()
     assert verdict["state"] == "COMPLETED"
     first, *pairs = attempt.orders["h0"]
-    assert first["measures"] == ["cpu", "memory", "tmp", "run"]
+    assert first["measures"] == ["share", "cpu", "memory", "tmp", "run"]
     size = first["run"][1]
     assert 3 * len(HOSTS) * size <= 64 << 20
     assert [order["peer"] for order in pairs] == [None, ["h1", 4000], ["h2", 4000]] or len(pairs) == 3

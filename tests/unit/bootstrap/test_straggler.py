@@ -61,6 +61,11 @@ def gpu(**values: float) -> Change:
         ({}, None),
         ({"n2": of_task(delay=3.0)}, ("n2", "CPU", "very likely")),
         ({"n2": of_task(delay=0.5)}, ("n2", "CPU", "likely")),
+        ({"n2": of_task(delay=3.0, cpu=0.9)}, ("n2", "CPU", "very likely")),
+        ({"n2": of_task(delay=3.0, cpu=1.2)}, ("n2", "CPU", "very likely")),
+        ({"n2": of_task(delay=3.0, cpu=1.5)}, ("n2", "more to compute", "very likely")),
+        ({"n2": of_task(delay=3.0, cpu=1.5), "n3": of_task(cpu=1.5)}, ("n2", "CPU", "very likely")),
+        ({"n2": of_task(delay=0.4, cpu=1.5)}, None),
         ({"n2": of_task(delay=0.4)}, None),  # too little to explain anything
         ({f"n{number}": of_task(delay=2.0 + number / 10) for number in range(4)}, None),  # all lack CPUs
         # all lack CPUs, and the first host has the launcher as well
@@ -88,6 +93,13 @@ def gpu(**values: float) -> Change:
 )
 def test_one_host_that_does_not_wait_is_named_with_what_it_lacks(changes: dict[str, Change], expected: object) -> None:
     assert judged(**changes) == expected
+
+
+def test_task_with_more_to_compute_is_named_with_its_cpu_time() -> None:
+    found = find(samples(n2=of_task(delay=3.0, cpu=1.5)), TASKS)
+    assert found is not None
+    used = "it uses 1.5 s of CPU time in a second, each other task 1 s at most"
+    assert found.text == f"worker:2 on n2 holds the others up (more to compute, very likely): {used}"
 
 
 def links(*ends: tuple[str, float]) -> Change:
@@ -171,7 +183,7 @@ def test_only_the_chief_tells_its_steps() -> None:
 @pytest.mark.parametrize("mute", [False, True])
 @pytest.mark.parametrize("path", sorted(RECORDED.glob("*.jsonl")), ids=lambda path: path.stem)
 def test_recorded_samples_of_real_jobs(path: Path, mute: bool) -> None:
-    """Of test beds: four hosts with a quota each, one of them slowed (its name is in that of the file), or none.
+    """Of test beds: hosts with a quota each, one of them slowed (its name is in that of the file), or none.
 
     mute: as if the program told nothing of its steps.
     """
@@ -185,7 +197,7 @@ def test_recorded_samples_of_real_jobs(path: Path, mute: bool) -> None:
         known.setdefault(sample["host"], []).append(sample)
     found = find({host: each[-WINDOW:] for host, each in known.items()}, TASKS)
     named = (found.host, found.what) if found else ("none", "none")
-    assert named == (host, what), found
+    assert named == (host, what.replace("_", " ")), found
 
 
 class Launcher:
