@@ -211,12 +211,17 @@ def _make(source: Path, name: str, place: Path, *, archive: bool, told: _Told) -
         part.rename(place)
     except OSError as error:
         hint = f"{place.parent} is on a disk of this host" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        raise GridtfError(f"cannot stage {source}: {error.strerror or error}", hint=hint) from None
+        at = f": {error.filename}" if _is_within(error.filename, source) else ""
+        raise GridtfError(f"cannot stage {source}: {error.strerror or error}{at}", hint=hint) from None
     except archives.DamagedError as error:
         raise GridtfError(f"cannot unpack {source}: {error}", hint=error.hint) from None
     finally:
         with contextlib.suppress(OSError):
             _remove(part)
+
+
+def _is_within(name: object, folder: Path) -> bool:
+    return isinstance(name, str | os.PathLike) and folder in Path(name).parents
 
 
 def _need_room(source: Path, needed: int, room: int, folder: Path) -> None:
@@ -244,10 +249,14 @@ class _Counted(io.FileIO):
 
 
 def _copy_file(source: Path, target: Path, told: _Told) -> None:
-    """Copy a file; a job cannot change it for another one."""
-    with _Counted(source, told) as given, target.open("xb") as made:
-        shutil.copyfileobj(given, made, _AT_ONCE)
-        os.fchmod(made.fileno(), os.fstat(given.fileno()).st_mode & 0o555 | 0o400)
+    """Copy a file; a job cannot change it for another one. An OSError names it."""
+    try:
+        with _Counted(source, told) as given, target.open("xb") as made:
+            shutil.copyfileobj(given, made, _AT_ONCE)
+            os.fchmod(made.fileno(), os.fstat(given.fileno()).st_mode & 0o555 | 0o400)
+    except OSError as error:
+        error.filename = error.filename or os.fspath(source)
+        raise
 
 
 def _copy_folder(source: Path, target: Path, told: _Told) -> None:

@@ -22,7 +22,7 @@ from gridtf.errors import GridtfError, RunDirError
 from gridtf.jobspec.limits import Limit
 from gridtf.run import recordtypes, registry
 from gridtf.run.jsonlines import line
-from gridtf.run.rundir import make_folder, open_log, read_text, write_text
+from gridtf.run.rundir import cannot, make_folder, open_log, open_plain, write_text
 from gridtf.text import plain
 from gridtf.values import Value, as_dict
 
@@ -198,13 +198,25 @@ def _read(environ: Mapping[str, str], since: float, until: float = float("inf"))
     """The lines of the file of a time, in their order; and what is wrong with it, empty where nothing is."""
     entries: list[Finding] = []
     try:
-        text = read_text(where(environ), own=True) or ""
+        text = _end(where(environ))
     except RunDirError as error:
         return [], f"{error.what}: what jobs have found out about hosts is not read"
     for row in text.splitlines():
         with contextlib.suppress(ValueError, RecursionError):
             entries.append(recordtypes.read(Finding, json.loads(row)))
     return [entry for entry in entries if entry.cluster and since <= entry.time <= until], ""
+
+
+def _end(path: Path) -> str:
+    """The end of the file, which is all of one that gridtf alone has written. Raises RunDirError."""
+    try:
+        with open_plain(path, own=True) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 2 * _MOST_BYTES))
+            return file.read(2 * _MOST_BYTES).decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise cannot("read", path, error) from None
 
 
 def _of_site(site: Limit) -> tuple[dict[str, str], str]:

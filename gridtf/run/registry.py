@@ -222,6 +222,10 @@ def find(
         raise NotFoundError("the name of the job is empty", hint="is the variable set, as in gridtf status $JOB?")
     path = cwd / job
     if "/" in job or job in (".", ".."):
+        if even_gone and not files.exists(path):
+            found = entries(environ) if index is None else index
+            if gone := next((entry for entry in found if entry.target == path.absolute()), None):
+                return gone.run(path.absolute())
         run = RunDir(path)
         need_run(run)
         return run

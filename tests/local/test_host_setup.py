@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -73,6 +74,18 @@ def test_log_of_lines_that_print_much_is_begun_anew(launch: Launch, tmp_path: Pa
     (tmp_path / "go").touch()
     assert job.wait() == 0, job.output
     assert log.read_text().endswith("last\n")
+
+
+def test_log_of_lines_that_print_one_long_line_keeps_its_end(launch: Launch, tmp_path: Path) -> None:
+    prints = f'{shlex.quote(sys.executable)} -c \'import os; os.write(1, 60_000_000 * b"x" + b"end")\''  # all at once
+    setup = [prints, "touch printed", "until [ -e go ]; do sleep 0.05; done", "false"]
+    job = launch("true", host_setup=setup, **ONE)
+    until(lambda: (tmp_path / "printed").exists(), "the end of the output")
+    (log,) = job.attempt.host_setup.iterdir()
+    until(lambda: log.stat().st_size < 20_000_000, "a shorter log")
+    (tmp_path / "go").touch()
+    assert "xxx" in job.verdict()["reason"]
+    assert log.read_text().endswith("xxx")
 
 
 def test_cancelled_job_ends_lines_and_what_they_have_started(launch: Launch, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from gridtf.bootstrap.system import System
 from gridtf.errors import GridtfError
 from gridtf.host.processes import signal_name
 from gridtf.run.rundir import make_folder, open_log
-from gridtf.run.tail import last_lines
+from gridtf.run.tail import last_lines, last_text
 from gridtf.schedulers.api import Scheduler
 
 # As in the job script: the first line that fails ends it; failures inside functions and sourced files do not count.
@@ -28,7 +28,7 @@ _gridtf_above=${{LINENO}}
 trap - ERR
 command -p env -0 >&{told}
 """
-_MOST_LOG = 16 << 20  # bytes, beyond which the log is begun anew
+_MOST_LOG = 16 << 20  # bytes, beyond which the log is begun anew, with the end of what it had
 _OF_THE_SHELL = frozenset({"_", "SHLVL", "PWD", "OLDPWD"})
 
 
@@ -71,7 +71,9 @@ def run(plan: AttemptPlan, scheduler: Scheduler, state: HostState, talk: Convers
                 if others[pid] is not None:
                     break
                 if os.fstat(output.fileno()).st_size > _MOST_LOG:
+                    end = last_text(log).encode()
                     output.truncate(0)  # it is open for appending
+                    output.write(end)
                 talk.report()
                 talk.listen()
         finally:

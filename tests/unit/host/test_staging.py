@@ -16,6 +16,7 @@ import zipfile
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -450,6 +451,30 @@ def test_full_disk_in_the_middle_leaves_nothing(tmp_path: Path, folder: Path, mo
     monkeypatch.setattr(shutil, "copyfileobj", fails)
     with pytest.raises(GridtfError, match=r"cannot stage .*: No space left on device"):
         hold(source, folder)
+    assert left(folder) == []
+
+
+@pytest.mark.parametrize(("number", "step"), [(errno.EACCES, "_Counted"), (errno.EIO, "copyfileobj")])
+def test_file_of_a_folder_that_cannot_be_read_is_named(
+    tmp_path: Path, folder: Path, number: int, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "data" / "train" / "7.bin"
+    broken.parent.mkdir(parents=True)
+    for path in (broken, broken.with_name("6.bin")):
+        path.write_text("x" * 100)
+    opens = step == "_Counted"
+    module: Any = staging if opens else shutil
+    real = getattr(module, step)
+
+    def fails(first: Any, *more: Any) -> Any:
+        if (first if opens else first.name) == broken:
+            raise OSError(number, os.strerror(number), *([str(broken)] if opens else []))  # a read names no file
+        return real(first, *more)
+
+    monkeypatch.setattr(module, step, fails)
+    with pytest.raises(GridtfError) as caught:
+        hold(tmp_path / "data", folder)
+    assert caught.value.what == f"cannot stage {tmp_path / 'data'}: {os.strerror(number)}: {broken}"
     assert left(folder) == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 from gridtf.jobspec.limits import Limit
 from gridtf.run import hosthistory
 from gridtf.run.hosthistory import CHECK, KEPT, LOST, Finding
+from gridtf.run.jsonlines import line
+from gridtf.values import as_dict
 
 NOW, CLUSTER, DAY = 2e9, "slurm:alpha", 86400.0
 
@@ -121,6 +124,22 @@ def test_full_disk_costs_the_finding_alone(environ: Mapping[str, str], monkeypat
         patch.setattr(hosthistory, "open_log", lambda path: open("/dev/full", "ab", buffering=0))  # noqa: PTH123, SIM115
         hosthistory.note(environ, [lost("n2", "2")])
     assert bad(environ) == []
+
+
+def test_end_of_a_file_that_something_has_blown_up_is_read(environ: Mapping[str, str]) -> None:
+    hosthistory.note(environ, [lost("n1", "1"), lost("n1", "2")])
+    with hosthistory.where(environ).open("r+b") as file:
+        file.truncate(1 << 33)  # GiB, which take no room
+    with hosthistory.where(environ).open("ab") as file:
+        file.write(b"\n" + b"".join(line(as_dict(lost("n2", job))).encode() for job in "12"))
+    tracemalloc.start()
+    assert bad(environ) == ["n2"]
+    hosthistory.rewrite(environ, NOW)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 32 << 20
+    assert hosthistory.where(environ).stat().st_size < 1000
+    assert bad(environ) == ["n2"]
 
 
 @pytest.mark.thorough

@@ -318,6 +318,19 @@ def test_job_whose_run_directory_was_removed_is_cancelled_by_its_id(
     assert fake.cancelled == ["7"]
 
 
+def test_job_whose_run_directory_was_removed_is_cancelled_by_its_path(fake: FakeScheduler, tmp_path: Path) -> None:
+    path = add(tmp_path / "run")
+    shutil.rmtree(path)
+    with pytest.raises(NotFoundError, match="is not a run directory"):
+        jobs_of_users.find(str(path))
+    with pytest.raises(ReplacedError) as caught:
+        jobs_of_users.find(f"{path}/", even_gone=True).cancel()
+    assert caught.value.what == "requested cancellation of slurm job 7"
+    assert fake.cancelled == ["7"]
+    with pytest.raises(NotFoundError, match="there is no such folder"):
+        jobs_of_users.find(f"{path}-other", even_gone=True)
+
+
 @pytest.mark.parametrize(
     ("job", "why"),
     [
