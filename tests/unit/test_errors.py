@@ -26,6 +26,7 @@ def test_every_error_has_the_exit_code_that_the_readme_gives() -> None:
             "HostError",
             "HostLostError",
             "MaybeSubmittedError",
+            "OutOfMemoryError",
             "OutputError",
             "PlacementError",
             "RendezvousError",
@@ -34,7 +35,7 @@ def test_every_error_has_the_exit_code_that_the_readme_gives() -> None:
             "SchedulerError",
             "TerminatedError",
         },
-        2: {"NotFoundError", "SpecError", "UnknownKeyError", "UsageError"},
+        2: {"NotBegunError", "NotFoundError", "SpecError", "UnknownKeyError", "UsageError"},
     }
 
 
