@@ -19,8 +19,10 @@ def levels(printed: str) -> dict[str, str]:
 
 
 def result(folder: Path) -> dict[str, Any]:
-    """The file that can be sent, which has no text but versions and names of rows."""
-    found: dict[str, Any] = json.loads((folder / NAME).read_text())
+    """Take the file that can be sent, which has no text but versions and names of rows."""
+    file = folder / NAME
+    found: dict[str, Any] = json.loads(file.read_text())
+    file.unlink()
     assert found.keys() == KEYS | OWN_KEYS
     assert {frozenset(row) for row in found["trials"]} == {frozenset(("name", "outcome", "seconds"))}
     assert {row["name"] for row in found["trials"] if row["outcome"] == "passed"} == {*found["passed"]}

@@ -58,6 +58,7 @@ BEDS_OF_LANDINGS: dict[str, tuple[str, ...]] = {
     "tests/cluster/test_sweeps.py::test_packed_elements_are_cancelled": ("slurm",),
     "tests/cluster/test_training.py": ("sge", "slurm"),  # a lagging folder has tests of its own
     "tests/cluster/test_upgrade.py": ("slurm",),
+    "tests/cluster/test_walk.py": ("slurm",),
     "tests/cluster/test_walltime.py::test_elements_of_an_array_go_on_one_by_one": ("sge",),
     "tests/cluster/test_walltime.py::test_job_that_must_not_be_started_again_is_resumed": ("slurm",),
 }
