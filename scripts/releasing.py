@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,13 @@ def run(*command: object, cwd: Path = ROOT, env: dict[str, str] | None = None) -
     return done.stdout
 
 
+def entry(version: str) -> tuple[str, str]:
+    """What CHANGELOG.md has of a version: its date, or "unreleased", and its text; empty where it has none."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    found = re.search(rf"^## \[{re.escape(version)}\] - (.+)\n((?:(?!## \[).*\n?)*)", text, re.MULTILINE)
+    return (found[1], found[2].strip()) if found else ("", "")
+
+
 def tell_version(draft: bool) -> str:
     """The version to release."""
     found = re.search(
@@ -56,10 +63,9 @@ def tell_version(draft: bool) -> str:
     )
     assert found
     version = found[1]
-    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    entry = re.search(rf"^## \[{re.escape(version)}\] - (.+)$", text, re.MULTILINE)
-    if not draft and (entry is None or not re.fullmatch(r"\d{4}-\d\d-\d\d", entry[1])):
-        what = f"has version {version} as {entry[1]}" if entry else f"does not have version {version}"
+    date, _ = entry(version)
+    if not draft and not re.fullmatch(r"\d{4}-\d\d-\d\d", date):
+        what = f"has version {version} as {date}" if date else f"does not have version {version}"
         raise Refusal(
             f"CHANGELOG.md {what}\nwrite the date of the release there and commit it; to try this before: --draft"
         )
@@ -185,16 +191,25 @@ def check(wheel: Path, sdist: Path, version: str, work: Path, draft: bool, only:
         say(f"Python {minor}: {'installed, and used' if python else 'cannot be had here, not tried'}")
 
 
-def deliver(made: list[Path]) -> None:
-    """Put files, checksums and the recipe of conda-forge into dist/."""
+def notes(version: str, sums: Mapping[str, str]) -> str:
+    """What a release tells: its part of the CHANGELOG, with what was mended of security, and how to check its files."""
+    date, text = entry(version)
+    lines = "".join(f"{digest}  {name}\n" for name, digest in sums.items())
+    how = "`sha256sum --check SHA256SUMS`, beside the files, names one that was changed; pip does not notice it."
+    return f"# gridtf {version} ({date or 'a draft'})\n\n{text}\n\n### Files\n\n```\n{lines}```\n\n{how}\n"
+
+
+def deliver(made: list[Path], version: str) -> None:
+    """Put files, checksums, notes and the recipe of conda-forge into dist/."""
     DIST.mkdir(exist_ok=True)
-    for pattern in ("gridtf-*", "SHA256SUMS*", "recipe.yaml"):
+    for pattern in ("gridtf-*", "SHA256SUMS*", "NOTES.md", "recipe.yaml"):
         for old in DIST.glob(pattern):
             old.unlink()
     sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in made}
     for path in made:
         shutil.copyfile(path, DIST / path.name)
     (DIST / "SHA256SUMS").write_text("".join(f"{digest}  {name}\n" for name, digest in sums.items()), encoding="utf-8")
+    (DIST / "NOTES.md").write_text(notes(version, sums), encoding="utf-8")
     recipe = (ROOT / "packaging/conda/recipe.yaml").read_text(encoding="utf-8")
     digest = next(digest for name, digest in sums.items() if name.endswith(".tar.gz"))
     (DIST / "recipe.yaml").write_text(re.sub(r"\b0{64}\b", digest, recipe), encoding="utf-8")
@@ -233,8 +248,8 @@ def main() -> int:
             say(f"built twice, the same each time: {', '.join(path.name for path in made)}")
             sdist, wheel = sorted(made, key=lambda path: path.suffix)
             check(wheel, sdist, version, Path(folder), given.draft, given.only)
-            deliver(made)
-        say("dist/SHA256SUMS")
+            deliver(made, version)
+        say("dist/NOTES.md, dist/SHA256SUMS")
         print((DIST / "SHA256SUMS").read_text(encoding="utf-8"), end="")
         if given.key:
             run(*signature(given.key))

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -111,7 +112,9 @@ def test_draft_is_built_twice_installed_and_signed(checkout: Path, tmp_path: Pat
     assert done.returncode == 0, done.stdout + done.stderr
     dist = checkout / "dist"
     wheel, sdist = f"gridtf-{VERSION}-py3-none-any.whl", f"gridtf-{VERSION}.tar.gz"
-    assert {path.name for path in dist.iterdir()} == {wheel, sdist, "SHA256SUMS", "SHA256SUMS.sig", "recipe.yaml"}
+    assert {path.name for path in dist.iterdir()} == {
+        *(wheel, sdist, "SHA256SUMS", "SHA256SUMS.sig", "NOTES.md", "recipe.yaml")
+    }
     assert f"==> Python {own}: installed, and used\n" in done.stdout
     subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=dist, check=True, timeout=180)
     verify = ["ssh-keygen", "-Y", "check-novalidate", "-n", "file", "-s", "SHA256SUMS.sig"]
@@ -124,6 +127,23 @@ def test_draft_is_built_twice_installed_and_signed(checkout: Path, tmp_path: Pat
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"tests/conftest.py", "docs/man/man1/gridtf.1", "CHANGELOG.md", ".ci/run"} <= names
     assert done.stdout.endswith("==> a draft is not published\n")
+    notes = (dist / "NOTES.md").read_text(encoding="utf-8")
+    assert notes.startswith(f"# gridtf {VERSION} (2026-01-31)\n\nThe first version.")
+    assert "\n### Security\n" in notes and "## [" not in notes
+    assert sums.decode() in notes
+    changed(dist / wheel, "gridtf/__init__.py")
+    seen = subprocess.run(["sha256sum", "--check", "SHA256SUMS"], cwd=dist, capture_output=True, text=True, timeout=180)
+    assert (seen.returncode, seen.stdout) == (1, f"{wheel}: FAILED\n{sdist}: OK\n"), seen
+
+
+def changed(wheel: Path, name: str) -> None:
+    """Change one file in a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        members = {member: archive.read(member) for member in archive.namelist()}
+    members[name] += b"\n"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        for member, data in members.items():
+            archive.writestr(member, data)
 
 
 def test_publication_needs_an_address_and_is_left_to_a_person() -> None:

@@ -27,7 +27,7 @@ FEATURES = {
     "checkpoints": {"checkpoints", "checkpointfolder", "walltime", "resume", "save"},
     "compare": {"compare", "difference", "diff"},
     "containers": {"containers"},
-    "doctor": {"doctor", "probe", "examine", "pilot", "conformance"},
+    "doctor": {"doctor", "probe", "examine", "pilot"},
     "exec": {"exec", "shell"},
     "fence": {"fence"},
     "hooks": {"hooks", "trackers"},
