@@ -87,11 +87,11 @@ def to_submit_to(environ: Mapping[str, str]) -> str:
         SchedulerError: Where it would be local although a cluster's scheduler has commands here: this is a login node.
     """
     name = available_here(environ)
-    reasons = [why for other in _WITH_OPTIONS if name == "local" and (why := get(other).out_of_order(environ))]
-    if reasons:
-        what = "no cluster can be used from this machine, and a login node runs no job unasked"
-        hint = 'to run the job on this machine: --scheduler local, or scheduler = "local" in a file'
-        raise SchedulerError(what, why="; ".join(reasons), hint=hint)
+    found = [get(other).out_of_order(environ) for other in _WITH_OPTIONS if name == "local"]
+    if any(why for why, _ in found):
+        why, cure = ("; ".join(filter(None, words)) for words in zip(*found, strict=True))
+        what = "no cluster can be used from this machine, where jobs run only with --scheduler local"
+        raise SchedulerError(what, why=why, hint=cure)
     return name
 
 

@@ -380,7 +380,7 @@ class Scheduler(ABC):
     def is_available(self, environ: Mapping[str, str]) -> bool:
         """Whether jobs can be submitted to this scheduler from this machine."""
 
-    def out_of_order(self, environ: Mapping[str, str]) -> str:
+    def out_of_order(self, environ: Mapping[str, str]) -> tuple[str, str]:
         """Why a scheduler that is not available has commands on this machine all the same.
 
         A job that nobody has sent to this machine must not run there because the scheduler is not set up. Only
@@ -390,9 +390,9 @@ class Scheduler(ABC):
             environ: The environment; is_available is false in it.
 
         Returns:
-            One line; empty where the scheduler has no commands.
+            Why, and what to do, a line each; both empty where the scheduler has no commands.
         """
-        return ""
+        return "", ""
 
     @abstractmethod
     def is_current(self, environ: Mapping[str, str]) -> bool:

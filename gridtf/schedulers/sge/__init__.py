@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf import files
 from gridtf.jobspec.options import of_scheduler
 from gridtf.schedulers.api import MPI_PLACE, Scheduler
-from gridtf.schedulers.commands import on_path
+from gridtf.schedulers.commands import on_path, which
 from gridtf.schedulers.words import EXCLUDE, GPU_MODEL, NEEDS, NODELIST, NOTIFY, PLACE
 
 if TYPE_CHECKING:
@@ -54,12 +55,16 @@ class GridEngine(Scheduler):
     def is_available(self, environ: Mapping[str, str]) -> bool:
         return "SGE_ROOT" in environ and on_path("qsub", environ)  # other schedulers have a qsub, too
 
-    def out_of_order(self, environ: Mapping[str, str]) -> str:
-        root = environ.get("SGE_ROOT")
-        if on_path("qsub", environ):
-            return "" if root else "qsub is installed, but SGE_ROOT is not set (Grid Engine's settings.sh sets it)"
-        lines = f"source {root}/{environ.get('SGE_CELL') or 'default'}/common/settings.sh, or load its module"
-        return f"SGE_ROOT is set, but qsub is not on the PATH ({lines})" if root else ""
+    def out_of_order(self, environ: Mapping[str, str]) -> tuple[str, str]:
+        root, qsub = environ.get("SGE_ROOT"), which("qsub", environ)
+        if bool(root) == bool(qsub):
+            return "", ""
+        why = "SGE_ROOT is set, but qsub is not on the PATH" if root else "qsub is installed, but SGE_ROOT is not set"
+        settings = f"{environ.get('SGE_CELL') or 'default'}/common/settings.sh"
+        places = [root] if root else [str(folder) for folder in Path(qsub or "").parents]  # ROOT/bin/lx-amd64/qsub
+        found = next((place for place in places if files.exists(Path(place, settings))), root)
+        cure = f"source {found}/{settings}" if found else f"source {settings} in Grid Engine's folder"
+        return why, f"{cure}, or load Grid Engine's module"
 
     def is_current(self, environ: Mapping[str, str]) -> bool:
         if "SGE_TASK_ID" not in environ or "JOB_ID" not in environ:

@@ -63,9 +63,11 @@ class Slurm(Scheduler):
 
         return slurm.try_run(["sbatch", "--version"], limit=5.0) is not None
 
-    def out_of_order(self, environ: Mapping[str, str]) -> str:
-        found = on_path("sbatch", environ)
-        return "Slurm's sbatch is installed, but finds no configuration (see `sbatch --version`)" if found else ""
+    def out_of_order(self, environ: Mapping[str, str]) -> tuple[str, str]:
+        if not on_path("sbatch", environ):
+            return "", ""
+        cure = "`sbatch --version` says what it looks for: set SLURM_CONF, or load Slurm's module"
+        return "Slurm's sbatch is installed, but finds no configuration", cure
 
     def is_current(self, environ: Mapping[str, str]) -> bool:
         return "SLURM_JOB_ID" in environ

@@ -210,7 +210,8 @@ def test_grid_engine_whose_commands_are_not_on_the_path_is_a_failure(
     monkeypatch.setenv("SGE_ROOT", "/opt/sge")
     finding = login.look(os.environ, rough_path).findings[-1]
     assert (finding.level, finding.check) == ("failure", "scheduler")
-    assert "SGE_ROOT is set, but qsub is not on the PATH (source /opt/sge/default/common/settings.sh" in finding.message
+    assert "SGE_ROOT is set, but qsub is not on the PATH" in finding.message
+    assert finding.hint == "source /opt/sge/default/common/settings.sh, or load Grid Engine's module"
 
 
 def test_empty_path_is_no_fault_of_a_program_that_nobody_has_named(

@@ -28,21 +28,35 @@ def test_scheduler_that_is_available_takes_the_job(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "said", "cures"),
     [
-        (["qsub"], ["qsub is installed, but SGE_ROOT is not set"]),
-        (["sbatch"], ["sbatch is installed, but finds no configuration"]),
-        (["qsub", "sbatch"], ["sbatch is installed", "; qsub is installed"]),
+        (["qsub"], ["qsub is installed, but SGE_ROOT is not set"], ["source default/common/settings.sh in Grid"]),
+        (["sbatch"], ["sbatch is installed, but finds no configuration"], ["set SLURM_CONF"]),
+        (["qsub", "sbatch"], ["sbatch is installed", "; qsub is installed"], ["set SLURM_CONF", "; source default"]),
     ],
 )
 def test_machine_with_commands_that_do_not_work_is_not_taken_unasked(
-    names: list[str], said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    names: list[str], said: list[str], cures: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Slurm, "is_available", lambda self, environ: False)
     with pytest.raises(SchedulerError) as caught:
         schedulers.to_submit_to(commands(tmp_path, *names))
     assert all(words in caught.value.why for words in said)
-    assert "--scheduler local" in caught.value.hint
+    assert all(words in caught.value.hint for words in cures)
+    assert "--scheduler local" in caught.value.what
+    assert "--scheduler local" not in caught.value.hint
+
+
+def test_cure_of_a_cell_without_its_settings_is_a_line_to_do(tmp_path: Path) -> None:
+    settings = tmp_path / "default/common/settings.sh"
+    settings.parent.mkdir(parents=True)
+    settings.touch()
+    folder = tmp_path / "bin/lx-amd64"
+    folder.mkdir(parents=True)
+    for environ in (commands(folder, "qsub"), {"PATH": "", "SGE_ROOT": str(tmp_path)}):
+        with pytest.raises(SchedulerError) as caught:
+            schedulers.to_submit_to(environ)
+        assert caught.value.hint == f"source {settings}, or load Grid Engine's module"
 
 
 @pytest.mark.parametrize(("scheduler", "variable"), [("slurm", "SLURM_JOB_NAME"), ("sge", "JOB_NAME")])
