@@ -233,6 +233,19 @@ def test_packed_elements_end_when_the_sweep_is_cancelled(here: Path) -> None:
     assert all(row["reason"].startswith("cancelled by ") for row in table(job).values()), table(job)
 
 
+@pytest.mark.parametrize("last", [False, True])
+def test_packed_element_whose_launcher_is_killed_says_so(here: Path, last: bool) -> None:
+    job = sweep(here, "--pack", "2", "--at-once", "1", waits="1" if last else "1,2", axis="[1, 2]")
+    until(lambda: states(job) == ["RUNNING", "COMPLETED" if last else "RUNNING"], "them to run")
+    os.kill((read_record(element(job, 1).attempt(1).launcher) or {})["pid"], signal.SIGKILL)
+    until(lambda: states(job)[0] == "FAILED", "the element to end")
+    (here / "go").touch()
+    job.wait()
+    assert states(job) == ["FAILED", "COMPLETED"]
+    reason = f"the launcher on host {os.uname().nodename} was killed by SIGKILL"
+    assert [row["reason"] for row in table(job).values()] == [reason, ""]
+
+
 def test_packed_elements_end_when_the_process_above_them_is_killed(here: Path) -> None:
     job = sweep(here, "--pack", "2", "--at-once", "1", waits="1,2", axis="[1, 2]")
     until(lambda: states(job) == ["RUNNING", "RUNNING"], "both to run")

@@ -84,7 +84,11 @@ def run_job(arguments: Sequence[str]) -> int:
 
 
 def fork_each(
-    mains: Sequence[Callable[[], int]], at_once: int, system: System, end: signal.Signals | None = signal.SIGTERM
+    mains: Sequence[Callable[[], int]],
+    at_once: int,
+    system: System,
+    end: signal.Signals | None = signal.SIGTERM,
+    ended: Callable[[int, int], None] = lambda number, code: None,
 ) -> tuple[list[int], int | None]:
     """Run functions in processes of their own, some at once. After a signal that ends this process no other one begins.
 
@@ -93,6 +97,7 @@ def fork_each(
         at_once: How many run at once.
         system: This host.
         end: The signal that they receive then; None: the same one. Others that are passed on they receive as well.
+        ended: Called with the number of each that has ended, from 0, and its exit code.
 
     Returns:
         (the exit codes of those that have begun, in the order of ``mains``; the signal, None where there was none).
@@ -111,7 +116,8 @@ def fork_each(
             system.signal([*running], received)
         for pid, code in system.reap().items():
             if pid in running:
-                codes[running.pop(pid)] = code
+                codes[number := running.pop(pid)] = code
+                ended(number, code)
     return [codes[number] for number in sorted(codes)], told
 
 
