@@ -196,6 +196,12 @@ def test_grid_engine_tells_what_starts_now_and_how_many_slots_are_free(sge: Bed)
     assert starts_now(long["all.q", "", 36000])
     (many,) = asked(bed, *words[:3], "rr", "--workers", "40", "--partition", "left.q").values()
     assert (many["never"], many["why"]) == (True, "40 slots, and there are 8")
+    done = gridtf(bed, "when", *words[:2], "--pe", "nosuch", "--workers", "4", check=False)
+    assert done.stderr.startswith("gridtf: --pe: PE `nosuch` does not exist")
+    assert "suitable PEs: " in done.stderr
+    (much,) = asked(bed, *words, "--mem-per-task=9000G", "--partition", "left.q").values()
+    assert (much["start"], much["never"]) == (None, True)
+    assert "of resource mem_free per slot requested, no host has more than" in much["why"]
     fill = "qsub -terse -q left.q -pe rr 8 -o /dev/null -j y -b y sleep 600"
     bed.run("login", "bash", "-c", f"{fill}; until qstat -s r | grep -q .; do sleep 0.2; done")
     rows = asked(bed, *words, *both)

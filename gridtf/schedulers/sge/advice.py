@@ -16,6 +16,7 @@ from typing import NoReturn
 from gridtf.errors import GridtfError, SchedulerError, SpecError, nearest
 from gridtf.findings import FIRST_TIME
 from gridtf.host.names import same_host
+from gridtf.jobspec.merging import located
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.sweep import too_many
@@ -102,13 +103,16 @@ def _verified(plan: Plan, requested: Requested, limit: float) -> tuple[Answer, S
     return _without_memory(plan, requested, limit), None, [why]
 
 
-def foreseen(plan: Plan, queues: Sequence[Queue]) -> Estimate | None:
-    """What the cell's queues say of a job's start; None: Grid Engine has to be asked."""
+def foreseen(plan: Plan, queues: Sequence[Queue], *, asked: bool = False) -> Estimate | None:
+    """What the cell's queues say of a job's start; None: Grid Engine has to be asked. asked: It has been."""
     named = plan.request.options.get("nodelist") or ()
+    requested = Requested.of(plan)
     try:
         check_left(plan.request, () if {*"*?"} & {*"".join(named)} else named)
-        _refuse_queues(Requested.of(plan), Cell(queues=queues))
+        _refuse_queues(requested, Cell(queues=queues))
     except SpecError as error:
+        if error.key == requested.key("pe") and not carrying(queues, requested.pe) and not asked:
+            return None  # it may not exist, as qsub will say
         return Estimate(why=error.problem, never=True)
     return None
 
@@ -117,15 +121,25 @@ def estimate(plan: Plan, queues: Sequence[Queue]) -> Estimate:
     """Ask Grid Engine whether a job could start now; it does not tell of any later time.
 
     Raises:
+        SpecError: For a parallel environment, or a project, that does not exist: it is wrong in any queue.
         SchedulerError: When the qmaster does not answer.
     """
-    answer = _verify("p", plan.script)
+    answer, requested = _verify("p", plan.script), Requested.of(plan)
     if not answer.code:
         return Estimate(time.time())
     why = reason(answer)
+    if re.search(r"(environment|project) \S+ does not exist", why):
+        try:
+            _refuse_names(why, requested, _cell(requested, plan.script))
+        except SpecError as error:
+            raise located(error, plan.sources) from None
+    if never := foreseen(plan, queues, asked=True):
+        return never
+    if beyond := beyond_hosts(answer, requested):
+        return Estimate(why=beyond.problem, never=True)
     if "verification:" not in answer.text or re.search(FIXED, why):  # a name, or a value, that does not exist
         return Estimate(why=f"refused: {why}", never=True)
-    shown, requested = sge.run(["qstat", "-g", "c"], limit=QUERY_LIMIT).out, Requested.of(plan)
+    shown = sge.run(["qstat", "-g", "c"], limit=QUERY_LIMIT).out
     usable, free = offers.parse_usable(shown), offers.parse_free(shown)
     if closed := closed_queues(requested, [(queue, usable.get(queue.name, True)) for queue in queues]):
         return Estimate(why=closed[0])

@@ -288,6 +288,18 @@ def test_a_site_may_forbid_it(site: Site, capsys: Captured, tmp_path: Path, monk
     assert not site.asked
 
 
+def test_rows_that_start_at_once_say_now_however_long_the_answers_take(
+    site: Site, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(self: Site, plan: Plan, places: Sequence[Place]) -> Estimate:
+        self.now += 7
+        return Estimate(self.now)
+
+    monkeypatch.setattr(Site, "estimate", slow)
+    assert main(["when", "--time", "10m"]) == 0
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[1:]] == ["now"] * 3
+
+
 def test_a_job_that_waits_and_one_that_does_not(site: Site, capsys: Captured) -> None:
     assert main(["submit", "--quiet", "--name", "one", "--time", "10m", "--", "x"]) == 0
     site.states = [JobStatus(JobState.PENDING, "Priority", expected=site.now + 2 * HOUR)]

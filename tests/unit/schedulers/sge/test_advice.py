@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gridtf.errors import SchedulerError, SpecError
+from gridtf.errors import SchedulerError, SpecError, UsageError
 from gridtf.schedulers.commands import Answer
 from gridtf.schedulers.sge import GridEngine, advice, offers, scheduler
 from gridtf.schedulers.sge.commands import sge
@@ -869,6 +869,18 @@ def test_slots_that_are_free_are_told_where_a_job_cannot_start_now(
     found = advice.estimate(plan("sge", name="x", pe="rr", **workers(4, **values)), SITE.queues)
     assert (found.start, found.never) == (None, False)
     assert why in found.why
+
+
+def test_wrong_names_of_a_parallel_environment_or_project_are_refused_as_by_submit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = 'Unable to run job: Job was rejected because the requested {} "nosuch" does not exist.\nExiting.\n'
+    monkeypatch.setattr("gridtf.schedulers.sge.offers.known_cell", lambda: SITE)
+    for option, kind in (("pe", "parallel environment"), ("account", "project")):
+        monkeypatch.setattr(sge, "run", lambda argv, limit, text="", kind=kind: Answer(1, "", said.format(kind)))
+        with pytest.raises(UsageError, match="`nosuch` does not exist") as caught:
+            advice.estimate(plan("sge", name="x", **{"pe": "rr", option: "nosuch"}, **workers(4)), SITE.queues)
+        assert option in str(caught.value)
 
 
 def test_verified_job_starts_now_and_a_wrong_name_never(monkeypatch: pytest.MonkeyPatch) -> None:
