@@ -147,7 +147,3 @@ def _told(bed: Cluster, words: str) -> float | None:
     )
     (row,) = json.loads(bed.on_login(*gridtf, "when", "--json", "--scheduler=slurm", *options))
     return None if row["at_most"] or row["start"] is None else float(row["start"])
-
-
-if __name__ == "__main__":
-    main()
