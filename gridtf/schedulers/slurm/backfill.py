@@ -41,7 +41,7 @@ _FIELDS = (
 )
 _SQUEUE = ("squeue", "--all", "--noheader", f"--Format={','.join(f'{field}:|' for field in _FIELDS)}")
 # Why a job waits that Slurm starts, in its turn, when there is room; others wait for something else.
-_READY = re.compile(r"None|Priority|Resources|JobArrayTaskLimit|ReqNodeNotAvail.*|Nodes_required_for_job.*")
+_READY = re.compile(r"None|Priority|Resources|JobArrayTaskLimit|ReqNodeNotAvail.*|Nodes.required.for.job.*")
 _ARRAY_LOOKS = 20  # elements of an array that Slurm's backfill looks at, unless bf_max_job_array_resv is set
 _LOOKS = 500  # jobs that it looks at, unless bf_max_job_test is set
 

@@ -124,6 +124,18 @@ def test_jobs_that_do_not_wait_for_room_are_passed(reason: str) -> None:
     assert minutes(asked(minutes=60), job("2", 4, 120, priority=0), told=7) == 7
 
 
+@pytest.mark.parametrize(
+    "reason",
+    [
+        *("None", "Resources", "ReqNodeNotAvail, Reserved for maintenance", "JobArrayTaskLimit"),
+        "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
+    ],
+)
+def test_jobs_that_wait_for_room_come_first(reason: str) -> None:
+    large = job("2", 4, 120, planned="n[1-4]", at=10, alone=True, reason=reason)
+    assert minutes(asked(minutes=60), THREE, large) == 130
+
+
 def test_where_no_job_waits_before_it_the_answer_of_test_only_counts() -> None:
     assert minutes(asked(), THREE, told=3.5) == 3.5
     below = job("2", 4, 120, planned="n[1-4]", at=10, partition="low")
