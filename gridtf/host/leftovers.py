@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
+from gridtf import files
+
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - it is only looked at
+_MOMENT = 0.2  # seconds
 # What MPICH, Open MPI 5 and 4, Intel MPI, UCX and PSM call their files.
 _OF_MPI = re.compile(r"(mpich_shm_|sm_segment\.|vader_segment\.|Intel_MPI_|ucx_shm_posix_|psm[23]?_shm)[^/]*")
 
@@ -35,17 +39,28 @@ def shared_memory(folder: Path = _SHARED_MEMORY) -> dict[str, int]:
 def unused(paths: Collection[str]) -> set[str]:
     """Those of these files that no process of this user has open or mapped: its other jobs may use some of them.
 
+    They are looked at twice: a job that has just made one may not have it open yet, or remove it at once.
+
     Args:
         paths: The files.
     """
+    left = _unused(paths)
+    if left:
+        time.sleep(_MOMENT)
+    return {path for path in _unused(left) if files.exists(path)}
+
+
+def _unused(paths: Collection[str]) -> set[str]:
     left = set(paths)
     for process in Path("/proc").glob("[0-9]*") if left else ():
         with suppress(OSError):
             if process.stat().st_uid != os.geteuid():
                 continue
+            for descriptor in (process / "fd").iterdir():  # first: a file may be mapped, and closed then
+                with suppress(OSError):  # it is closed
+                    left.discard(str(descriptor.readlink()))
             maps = (process / "maps").read_text(errors="replace")
             left = {path for path in left if f" {path}\n" not in maps}
-            left -= {str(descriptor.readlink()) for descriptor in (process / "fd").iterdir()}
     return left
 
 

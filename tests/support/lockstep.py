@@ -18,14 +18,8 @@ import gridtf
 tf.config.threading.set_intra_op_parallelism_threads(2)
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
-PATH, SIZE, DEVICE, TIMES, WIDTH, ROWS = (
-    sys.argv[1],
-    int(sys.argv[2]) << 10,
-    float(sys.argv[3]),
-    int(sys.argv[4]),
-    384,
-    192,
-)
+PATH, SIZE, DEVICE, TIMES = sys.argv[1], int(sys.argv[2]) << 10, float(sys.argv[3]), int(sys.argv[4])
+WIDTH, ROWS = 384, 192
 
 
 def read():

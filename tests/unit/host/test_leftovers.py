@@ -6,7 +6,11 @@ import mmap
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import IO
+
+import pytest
 
 from gridtf.host.leftovers import remove_of_mpi, shared_memory, unused
 
@@ -42,6 +46,39 @@ def test_files_that_a_process_has_open_or_mapped_are_in_use(tmp_path: Path) -> N
         process.communicate(b"")
     assert unused(paths) == set(paths)
     assert unused(()) == set()
+
+
+def test_file_that_is_used_or_removed_a_moment_later_is_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the two looks, as a job that has just begun or is about to end."""
+    made, gone = tmp_path / "made", tmp_path / "gone"
+    made.touch()
+    gone.touch()
+    held: list[IO[str]] = []
+
+    def wait(_: float) -> None:
+        held.append(made.open())
+        gone.unlink()
+
+    monkeypatch.setattr(time, "sleep", wait)
+    assert unused([str(made), str(gone)]) == set()
+    held[0].close()
+
+
+def test_file_of_a_process_that_opens_and_closes_others_meanwhile_is_in_use(tmp_path: Path) -> None:
+    (tmp_path / "held").touch()
+    code = (
+        "import os, sys\n"
+        "held = os.dup2(os.open(sys.argv[1], os.O_RDONLY), 900)\n"
+        "print('ready', flush=True)\n"
+        "while True:\n"
+        "    for each in [os.open('/dev/null', os.O_RDONLY) for _ in range(200)]: os.close(each)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "held")], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        found = [unused([str(tmp_path / "held")]) for _ in range(20)]
+        process.kill()
+    assert not any(found)
 
 
 def test_files_of_mpi_are_removed_and_no_others(tmp_path: Path) -> None:
