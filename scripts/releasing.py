@@ -19,6 +19,8 @@ from gridtf.jobspec.jobfile import toml_parser
 
 ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
+# Below packaging, with the version -> the end of the file whose checksum it has.
+RECIPES = {"conda/recipe.yaml": ".tar.gz", "easybuild/gridtf-{}.eb": ".whl", "spack/package.py": ".tar.gz"}
 TWINE = "twine==7.0.0"
 UV = Path(sys.executable).with_name("uv")
 _INSTALLED = (
@@ -200,9 +202,9 @@ def notes(version: str, sums: Mapping[str, str]) -> str:
 
 
 def deliver(made: list[Path], version: str) -> None:
-    """Put files, checksums, notes and the recipe of conda-forge into dist/."""
+    """Put files, checksums, notes and recipes into dist/."""
     DIST.mkdir(exist_ok=True)
-    for pattern in ("gridtf-*", "SHA256SUMS*", "NOTES.md", "recipe.yaml"):
+    for pattern in ("gridtf-*", "SHA256SUMS*", "NOTES.md", "recipe.yaml", "package.py"):
         for old in DIST.glob(pattern):
             old.unlink()
     sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in made}
@@ -210,9 +212,11 @@ def deliver(made: list[Path], version: str) -> None:
         shutil.copyfile(path, DIST / path.name)
     (DIST / "SHA256SUMS").write_text("".join(f"{digest}  {name}\n" for name, digest in sums.items()), encoding="utf-8")
     (DIST / "NOTES.md").write_text(notes(version, sums), encoding="utf-8")
-    recipe = (ROOT / "packaging/conda/recipe.yaml").read_text(encoding="utf-8")
-    digest = next(digest for name, digest in sums.items() if name.endswith(".tar.gz"))
-    (DIST / "recipe.yaml").write_text(re.sub(r"\b0{64}\b", digest, recipe), encoding="utf-8")
+    for recipe in RECIPES:
+        digest = next(digest for name, digest in sums.items() if name.endswith(RECIPES[recipe]))
+        path = ROOT / "packaging" / recipe.format(version)
+        text = re.sub(r"\b0{64}\b", digest, path.read_text(encoding="utf-8"))
+        (DIST / path.name).write_text(text, encoding="utf-8")
 
 
 def signature(key: str) -> list[str]:

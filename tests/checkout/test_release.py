@@ -113,7 +113,8 @@ def test_draft_is_built_twice_installed_and_signed(checkout: Path, tmp_path: Pat
     dist = checkout / "dist"
     wheel, sdist = f"gridtf-{VERSION}-py3-none-any.whl", f"gridtf-{VERSION}.tar.gz"
     assert {path.name for path in dist.iterdir()} == {
-        *(wheel, sdist, "SHA256SUMS", "SHA256SUMS.sig", "NOTES.md", "recipe.yaml")
+        *(wheel, sdist, "SHA256SUMS", "SHA256SUMS.sig", "NOTES.md", "recipe.yaml", "package.py"),
+        f"gridtf-{VERSION}.eb",
     }
     assert f"==> Python {own}: installed, and used\n" in done.stdout
     subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=dist, check=True, timeout=180)
@@ -121,8 +122,10 @@ def test_draft_is_built_twice_installed_and_signed(checkout: Path, tmp_path: Pat
     sums = (dist / "SHA256SUMS").read_bytes()
     subprocess.run(verify, cwd=dist, input=sums, check=True, capture_output=True, timeout=180)
     assert subprocess.run(verify, cwd=dist, input=sums + b" ", capture_output=True, timeout=180).returncode != 0
-    digest = next(line.split()[0] for line in sums.decode().splitlines() if line.endswith(sdist))
-    assert f'sha256: "{digest}"' in (dist / "recipe.yaml").read_text(encoding="utf-8")
+    digests = {line.split()[1]: line.split()[0] for line in sums.decode().splitlines()}
+    assert f'sha256: "{digests[sdist]}"' in (dist / "recipe.yaml").read_text(encoding="utf-8")
+    assert f'sha256="{digests[sdist]}"' in (dist / "package.py").read_text(encoding="utf-8")
+    assert f"checksums = ['{digests[wheel]}']" in (dist / f"gridtf-{VERSION}.eb").read_text(encoding="utf-8")
     with tarfile.open(dist / sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"tests/conftest.py", "docs/man/man1/gridtf.1", "CHANGELOG.md", ".ci/run"} <= names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -16,6 +17,7 @@ import yaml
 
 import gridtf
 from gridtf.jobspec import jobfile
+from tests.support import releases
 from tests.support.ondemand import rendered
 from tests.support.packages import need_program
 
@@ -101,11 +103,64 @@ def test_conda_recipe_has_the_requirements_of_the_package() -> None:
     assert {*recipe["requirements"]["run"]} - {"python >=${{ python_min }}", "__linux"} == wanted
 
 
+def test_recipes_build_with_the_version_of_the_package() -> None:
+    build = jobfile.toml_parser().loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"][
+        "requires"
+    ]
+    assert [*loaded("packaging/conda/recipe.yaml")["requirements"]["host"]][-1:] == [build[0].replace(">=", " >=")]
+    assert build[0].replace(">=", "@") + ":" == _of_spack()[1].removeprefix("py-")
+    assert {build[0]} <= {*PROJECT["optional-dependencies"]["test"]}
+
+
 def test_conda_recipe_is_rendered() -> None:
     lowest = PROJECT["requires-python"].removeprefix(">=")
     recipe = PACKAGING / "conda/recipe.yaml"
     rendered = run_tool("py-rattler-build==0.73.0", "python", "-c", _RENDER, recipe, lowest)
     assert f"package='gridtf', version='{gridtf.__version__}'" in rendered
+
+
+# --- Spack and EasyBuild
+
+
+def _of_spack() -> list[str]:
+    """What the recipe depends on, in its order: python, what builds it, the rest."""
+    return re.findall(r'^ +depends_on\("(.+?)"', (PACKAGING / "spack/package.py").read_text(encoding="utf-8"), re.M)
+
+
+def test_spack_recipe_has_the_requirements_of_the_package() -> None:
+    text = (PACKAGING / "spack/package.py").read_text(encoding="utf-8")
+    ast.parse(text)
+    assert f'version("{gridtf.__version__}", sha256="{"0" * 64}")' in text
+    assert f"gridtf-{gridtf.__version__}.tar.gz" in text
+    assert f'license("{PROJECT["license"]}")' in text
+    python, _, *others = _of_spack()
+    assert python == f"python@{PROJECT['requires-python'].removeprefix('>=')}:"
+    needs = [re.match(r"([\w-]+)>=([\d.]+)", need) for need in PROJECT["dependencies"]]
+    assert others == [f"py-{need[1]}@{need[2]}:" for need in needs if need and need[1] != "drmaa"]
+
+
+def test_easybuild_recipe_is_of_this_version_and_installs_in_an_environment_of_its_own(tmp_path: Path) -> None:
+    """Its commands, as EasyBuild runs them in the folder of the source; pip would download what gridtf needs."""
+    path = PACKAGING / f"easybuild/gridtf-{gridtf.__version__}.eb"
+    recipe: dict[str, Any] = {"SYSTEM": {}}
+    exec(compile(path.read_text(encoding="utf-8"), path, "exec"), recipe)
+    assert (recipe["name"], recipe["version"], recipe["checksums"]) == ("gridtf", gridtf.__version__, ["0" * 64])
+    built = releases.wheel(gridtf.__version__, tmp_path)
+    names = {"name": recipe["name"], "version": recipe["version"], "installdir": str(tmp_path / "installed")}
+    assert [built.name] == [source % names for source in recipe["sources"]]
+    (tmp_path / "installed").mkdir()  # EasyBuild makes it
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHON": sys.executable, "PIP_NO_DEPS": "1"}
+    for command in recipe["install_cmds"]:
+        words = ["bash", "-c", command % names]
+        done = subprocess.run(
+            words, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=180, check=False
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    there = tmp_path / "installed"
+    assert [path.name for path in (there / "bin").iterdir()] == ["gridtf"], "python in jobs is that of the user"
+    assert all((there / name).is_file() for name in recipe["sanity_check_paths"]["files"])
+    said = subprocess.run([there / "bin/gridtf", "--version"], env=environ, capture_output=True, text=True, timeout=180)
+    assert said.stdout.split()[-1] == gridtf.__version__
 
 
 # --- environment module
