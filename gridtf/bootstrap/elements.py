@@ -6,24 +6,22 @@ which gives it a part of the CPUs and GPUs.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from gridtf.errors import GridtfError, UsageError
-from gridtf.host.processes import become_subreaper, block_signals, is_end, signal_name, tell
+from gridtf.host.processes import become_subreaper, block_signals, is_end, tell
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.sweep import Sweep
-from gridtf.run import recordtypes, reduced, registry
-from gridtf.run.rundir import RunDir, listdir, open_log, read_record
+from gridtf.run import reduced, registry
+from gridtf.run.rundir import RunDir, open_log
 from gridtf.schedulers.api import JobStatus, Parent
 from gridtf.states import JobState
 
 if TYPE_CHECKING:
     from gridtf.bootstrap.plan.launchedjob import LaunchedJob
-    from gridtf.bootstrap.system import System
     from gridtf.host.gpus import GpuGrant
     from gridtf.jobspec.request import Request
     from gridtf.schedulers.api import AgentCall, AgentHandle, Allocation, JobIdentity, Scheduler
@@ -78,6 +76,7 @@ def together(
     from gridtf.bootstrap.agent.node import fork_each
     from gridtf.bootstrap.launcher import launcher
     from gridtf.bootstrap.launcher.contact import TerminatedBySignal
+    from gridtf.bootstrap.launcher.ending import of_killed
     from gridtf.bootstrap.system import System
 
     block_signals()
@@ -111,24 +110,11 @@ def together(
 
     def over(share: int, code: int) -> None:
         if code < 0:
-            _killed(RunDir(job.run.path.with_name(numbers[share])), code, system)
+            of_killed(RunDir(job.run.path.with_name(numbers[share])), -code, system.time())
 
     mains = [partial(run, number, share) for share, number in enumerate(numbers)]
     codes, _ = fork_each(mains, len(mains), system, None, over)
     return next((code if code > 0 else 128 - code for code in codes if code), 0)
-
-
-def _killed(run: RunDir, code: int, system: System) -> None:
-    """Write the verdict of an element whose launcher a signal has ended: the scheduler tells of the whole job alone."""
-    from gridtf.bootstrap.judge.verdict import Verdict
-
-    with contextlib.suppress(GridtfError):
-        attempt = run.latest()
-        launcher = read_record(attempt.launcher, recordtypes.Launcher, own=True) if attempt else None
-        if attempt and launcher and attempt.verdict.name not in listdir(attempt.path):
-            what = f"the launcher on host {launcher['host']} was killed by {signal_name(-code)}"
-            record = Verdict(JobState.FAILED, what).record(launcher["nonce"], launcher["began"], system.time())
-            attempt.write_verdict(record)
 
 
 def _whole(scheduler: Scheduler, request: Request, environ: Mapping[str, str], system: Any) -> Allocation:

@@ -20,7 +20,7 @@ from gridtf.bootstrap.wire import messages
 from gridtf.errors import GridtfError, HostLostError, OutOfMemoryError, TerminatedError
 from gridtf.host.processes import signal_name
 from gridtf.run import recordtypes
-from gridtf.run.rundir import RunDir, read_record, run_dirs_of
+from gridtf.run.rundir import RunDir, listdir, read_record, run_dirs_of
 from gridtf.schedulers import mpi
 from gridtf.schedulers.api import JobIdentity, Parent
 from gridtf.states import ENDED, JobState
@@ -293,3 +293,19 @@ class Ending:
         self._read_if_possible()
         requested = self._reporter.checkpoint
         return verdict.of_timeout(reason, self.tasks, self._hosts.reports.tasks, requested=requested)
+
+
+def of_killed(run: RunDir, number: int, now: float) -> None:
+    """Write the verdict of an attempt whose launcher a signal has ended, where the scheduler will not tell of that.
+
+    Args:
+        run: Its run directory.
+        number: The signal.
+        now: Seconds since the epoch.
+    """
+    with contextlib.suppress(GridtfError):
+        attempt = run.latest()
+        launcher = read_record(attempt.launcher, recordtypes.Launcher, own=True) if attempt else None
+        if attempt and launcher and attempt.verdict.name not in listdir(attempt.path):
+            what = f"the launcher on host {launcher['host']} was killed by {signal_name(number)}"
+            attempt.write_verdict(Verdict(JobState.FAILED, what).record(launcher["nonce"], launcher["began"], now))
