@@ -124,6 +124,13 @@ def run_command(
     return Answer(done.returncode, done.stdout, done.stderr)
 
 
+def killed(command: str, answer: Answer) -> str:
+    """What has ended a command whose exit code is negative, such as ``sbatch was killed by SIGPIPE``."""
+    from gridtf.host.processes import signal_name
+
+    return f"{command} was killed by {signal_name(-answer.code)}"
+
+
 def which(program: str, environ: Mapping[str, str]) -> str | None:
     """Path of a program on the PATH of this environment, like shutil.which but without the cost of its import."""
     places = (Path(folder, program) for folder in environ.get("PATH", "").split(os.pathsep) if folder)
@@ -202,9 +209,8 @@ class Commands:
             raise self.no_answer(f"{argv[0]} has not answered within {limit:g} s") from None
         self.need_set_up(argv[0], answer)
         if answer.code < 0:
-            from gridtf.host.processes import signal_name
-
-            raise SchedulerError(f"{argv[0]} was killed by {signal_name(-answer.code)}")
+            hint = "try again; if it is killed again, ask the administrators"
+            raise SchedulerError(killed(argv[0], answer), hint=hint)
         if answer.code and self.unreachable(answer):
             raise self.no_answer(self.message(answer))
         return answer

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from gridtf.errors import MaybeSubmittedError, SchedulerError, SpecError
 from gridtf.host.mounts import SHARED_HINT, not_shared
 from gridtf.schedulers.api import Estimate, JobIdentity, JobStatus, Place, Plan, Scheduler, SubmitResult
-from gridtf.schedulers.commands import Answer, Commands, NoAnswerError, run_command, which
+from gridtf.schedulers.commands import Answer, Commands, NoAnswerError, killed, run_command, which
 from gridtf.states import JobState
 
 if TYPE_CHECKING:
@@ -384,6 +384,8 @@ class CommandLogin(Login):
             answer = run_command(argv, limit=self.commands.submit_limit, environ=os.environ, text=plan.script)
         except NoAnswerError:
             return self.look_for(plan, f"{command[0]} has not answered within {self.commands.submit_limit:g} s")
+        if answer.code < 0:
+            return self.look_for(plan, killed(command[0], answer))
         if answer.code:
             return self.not_submitted(plan, answer)
         if job_id := self.parse_job_id(answer.out):

@@ -54,6 +54,7 @@ class Conditions:
         self._scheduler, self._clock, self._doubt = scheduler, clock, 0.0 if waited else DOUBT
         self._begin = clock()
         self._doubted: dict[RunDir, float] = {}  # since when
+        self._vanished: dict[RunDir, str] = {}  # how jobs have ended that have left no trace
         self._words = waits_for(read_record(run.job, recordtypes.Job, own=True))
         met = begun(run)  # at an earlier start of the job
         self._others = [] if met else [(key, RunDir(path)) for key in CONDITIONS for path in getattr(spec, key)]
@@ -84,7 +85,9 @@ class Conditions:
             elif seen.unknown:
                 never = never or _never(word, f"cannot be judged ({seen.unknown})", key)
             elif key != "after_any" and (seen.state == JobState.COMPLETED) != (key == "after"):
-                never = never or _never(word, f"is {seen.state}", key)
+                if seen.vanished and run not in self._vanished:  # the accounting is asked once
+                    self._vanished[run] = _accounted(seen.vanished, self._scheduler)
+                never = never or _never(word, f"is {self._vanished.get(run, seen.state)}", key)
         return Standing(f"after {some(waits)}", tuple(ids)) if waits else Standing(never=never)
 
 
@@ -96,12 +99,20 @@ class _Seen(Value):
         goes_on: The scheduler's id of it, where it has not ended.
         unknown: Why that is not known; empty where it is.
         sure: Whether the records show it: they may be seen late.
+        vanished: The job, where it is gone and has left no trace, and its scheduler records all that have begun.
     """
 
     state: str = ""
     goes_on: str = ""
     unknown: str = ""
     sure: bool = False
+    vanished: JobIdentity | None = None
+
+
+def _accounted(job: JobIdentity, scheduler: Scheduler) -> str:
+    """How a job has ended that has left no trace: it was deleted before it began, if the accounting lacks it."""
+    found = scheduler.login.accounting([job]).get(job.job_id)
+    return found.state if found else JobState.CANCELLED
 
 
 def _look(run: RunDir, scheduler: Scheduler) -> _Seen:
@@ -125,7 +136,9 @@ def _look(run: RunDir, scheduler: Scheduler) -> _Seen:
         return _Seen(unknown=queue.reason)
     known = [end.state for end in ends if end.state != JobState.COMPLETED]  # of one that was to start again
     state = queue.state if queue.state in ENDED - {JobState.COMPLETED} else JobState.FAILED
-    return _Seen(next(filter(None, known), state))
+    traced = scheduler.login.accounting_delay == 0 or run.elements.exists() or run.log.exists() or run.latest()
+    vanished = None if traced or not queue.purged else identity
+    return _Seen(next(filter(None, known), state), vanished=vanished)
 
 
 def _verdict(run: RunDir) -> _Seen:

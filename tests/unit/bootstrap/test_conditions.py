@@ -11,7 +11,7 @@ import pytest
 from gridtf.bootstrap.judge.conditions import Conditions, Standing
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import RunDir
-from gridtf.schedulers.api import JobStatus
+from gridtf.schedulers.api import JobIdentity, JobStatus
 from gridtf.states import JobState
 from tests.support.scheduler import FakeScheduler
 
@@ -112,6 +112,35 @@ def test_cancelled_job_is_known_at_once(tmp_path: Path) -> None:
     end = job.look().never
     assert end is not None
     assert "is CANCELLED" in end.reason
+
+
+@pytest.mark.parametrize(
+    ("delay", "log", "accounted", "state"),
+    [
+        (20.0, False, None, "CANCELLED"),
+        (20.0, False, JobStatus(JobState.FAILED), "FAILED"),  # such as one whose log could not be made
+        (20.0, True, None, "FAILED"),
+        (0.0, False, None, "FAILED"),
+    ],
+)
+def test_job_that_was_deleted_while_it_was_held_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delay: float, log: bool, accounted: JobStatus | None, state: str
+) -> None:
+    """As for `gridtf status`. The accounting, which may be slow, is asked once."""
+    job, asked = Site(tmp_path), []
+
+    def accounting(jobs: list[JobIdentity]) -> dict[str, JobStatus]:
+        asked.append(jobs[0].job_id)
+        return {"41": accounted} if accounted else {}
+
+    monkeypatch.setattr(job.scheduler.login, "accounting", accounting)
+    monkeypatch.setattr(job.scheduler.login, "accounting_delay", delay)
+    if log:
+        job.other.log.touch()
+    for end in (job.settled().never, job.look(1).never):
+        assert end is not None
+        assert f"job train (41) is {state}, and" in end.reason
+    assert asked == ["41"] * (delay > 0 and not log)
 
 
 def test_job_that_was_to_start_again_and_was_deleted(tmp_path: Path) -> None:

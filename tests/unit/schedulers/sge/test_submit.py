@@ -117,9 +117,10 @@ def test_qsub_keeps_the_language_of_the_user(cell: Cell, monkeypatch: pytest.Mon
             "may have taken the job, or may not: qsub ended with 0 and printed no job id, but: Job accepted",
         ),
         ("echo 4711; exit 3", MaybeSubmittedError, "may have taken the job"),  # -sync y
+        ("kill -PIPE $$", MaybeSubmittedError, "may have taken the job, or may not: qsub was killed by SIGPIPE"),
         pytest.param("sleep 30", MaybeSubmittedError, "qsub has not answered within 3 s", marks=pytest.mark.thorough),
     ],
-    ids=["refused", "down", "lost", "no-id", "sync", "hangs"],
+    ids=["refused", "down", "lost", "no-id", "sync", "killed", "hangs"],
 )
 def test_failures_of_qsub(
     cell: Cell, monkeypatch: pytest.MonkeyPatch, script: str, kind: type[GridtfError], piece: str
