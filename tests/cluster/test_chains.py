@@ -159,6 +159,14 @@ def test_job_that_slurm_has_forgotten(accounting_slurm: Bed) -> None:
     ends(after, "COMPLETED")
 
 
+def test_job_that_is_deleted_before_it_begins_is_cancelled(sge: Bed) -> None:
+    first = job(sge, "first", "--native=-h")
+    after = job(sge, "after", "--after", "first")
+    sge.run("login", "qdel", first.id)
+    assert f"job first ({first.id}) is CANCELLED" in ends(after, "CANCELLED")
+    assert first.status()["state"] == "CANCELLED"
+
+
 @on_every_scheduler
 def test_job_of_another_user_is_refused(bed: Bed) -> None:
     first = held(bed, "first")
