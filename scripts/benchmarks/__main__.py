@@ -1,4 +1,4 @@
-"""python scripts/benchmarks [start|launch|scale|snapshot|training|fence|newcomer|idle|observe|faults|slow|estimates|soak|BED]…"""
+"""python scripts/benchmarks [start|launch|scale|…|soak|BED]…, as scripts/bench lists them."""
 
 from __future__ import annotations
 
