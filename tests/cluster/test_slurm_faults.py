@@ -207,6 +207,23 @@ def test_agent_that_cannot_start_is_reported_although_another_begins_late(remote
     no_process_left(remote_slurm)
 
 
+def test_job_goes_on_after_a_suspension_although_the_launcher_goes_on_later_than_the_agents(slurm: Bed) -> None:
+    job = started(slurm, "--heartbeat-timeout", "8", command=UNTIL_RELEASED)
+    slurmd = admin(slurm, "pgrep", "-o", "-x", "slurmd", host="n1").strip()
+    admin(slurm, "scontrol", "suspend", job.id)
+    time.sleep(26)
+    admin(slurm, "kill", "-STOP", slurmd, host="n1")
+    try:
+        with slurm.popen("ctl", "scontrol", "resume", job.id, user="root"):
+            time.sleep(5.5)
+    finally:
+        admin(slurm, "kill", "-CONT", slurmd, host="n1")
+    time.sleep(8)
+    release(job)
+    ended(job, "COMPLETED")
+    no_process_left(slurm)
+
+
 def test_too_low_limit_of_open_files_is_reported(slurm: Bed) -> None:
     job = started(slurm, "--setup", "ulimit -n 16", nodes=1, running=False)
     ended(job, "FAILED", "open files are needed on host n1, but the limit is 16", "ulimit -n")

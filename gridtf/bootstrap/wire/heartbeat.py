@@ -49,11 +49,13 @@ class Watch:
         """Seconds since the last sign of life, as observed by this process.
 
         A gap between two calls adds at most a third of the limit: this process may have been suspended, together with
-        the other one.
+        the other one. After a gap above the limit, it has, and the other one may go on later: it gets the whole limit
+        again, unless it has been silent for most of it before, lest a job that is suspended again and again never ends.
         """
         now = self._clock()
-        self._silence += min(now - self._looked, self.limit / 3)
-        self._looked = now
+        gap, self._looked = now - self._looked, now
+        suspended = gap > self.limit and self._silence < self.limit / 2
+        self._silence = 0.0 if suspended else self._silence + min(gap, self.limit / 3)
         return self._silence
 
     def lost(self) -> bool:

@@ -45,10 +45,25 @@ def test_watch_counts_a_gap_between_two_calls_as_a_third_of_the_limit(clock: Fak
     watch = Watch(30.0, clock)
     clock.clock += 8
     assert watch.silence() == 8
-    clock.clock += 3600  # this process was stopped, and perhaps the watched one too
+    clock.clock += 29  # this process may have been stopped, and the watched one too
     assert watch.silence() == 18
     clock.clock += 1
     assert watch.silence() == 19
+
+
+def test_watch_begins_anew_after_a_suspension_but_not_with_one_that_was_silent_before(clock: FakeSystem) -> None:
+    watch = Watch(8.0, clock)
+    clock.clock += 2
+    assert watch.silence() == 2
+    clock.clock += 26
+    assert watch.silence() == 0
+    for second in range(1, 5):
+        clock.clock += 1
+        assert watch.silence() == second
+    clock.clock += 26
+    assert 6 < watch.silence() < 8
+    clock.clock += 2
+    assert watch.lost()
 
 
 def test_watch_with_an_excuse_resets_the_silence(clock: FakeSystem) -> None:
