@@ -1,28 +1,15 @@
-"""`gridtf doctor --conformance` on real clusters: all rows pass; what cannot be tried is one error."""
+"""`gridtf doctor --conformance` where something lacks: hosts, an account, GPUs. Where all is there: test_walk.py."""
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
 
-from gridtf.doctor.conformance import ROWS
 from tests.support.beds import on_every_scheduler
 from tests.support.cluster import Bed
 from tests.support.clusterjobs import gridtf
 from tests.support.pilots import levels, result
-
-
-@pytest.mark.tensorflow
-@on_every_scheduler
-def test_all_rows_pass_and_the_result_names_nobody(bed: Bed) -> None:
-    done = gridtf(bed, "doctor", "--conformance", timeout=900)
-    assert levels(done.stdout) == dict.fromkeys(ROWS, "ok"), done.stdout
-    sent = result(bed.home())
-    assert (sent["hosts"], sent["tasks"], sent["failed"]) == (2, 2, [])
-    assert not re.search(r"\b(alice|mnt|home|n[1-4]|c1|login|ctl|gpu|rr|all\.q)\b(?!\")", json.dumps(sent))
-    assert not list(bed.home().glob("gridtf-runs/*"))
 
 
 @on_every_scheduler

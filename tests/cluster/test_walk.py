@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 import gridtf
+from gridtf.doctor.conformance import ROWS
 from tests.support.beds import on_every_scheduler
 from tests.support.cluster import CHECKOUT, Bed
+from tests.support.pilots import result
 from tests.support.releases import Site, wheel
 
 SECTIONS = ("Install", "The first job", "While it runs, and afterwards")
@@ -26,7 +28,7 @@ SAYS = {
     "gridtf submit -f --pe mpi --workers 16 --gpus-per-task 1 --setup 'source ~/venv/bin/activate' "
     "-- python train.py": "COMPLETED",
     "gridtf submit -f --scheduler local --workers 2 -- python train.py": "COMPLETED",
-    "gridtf doctor --conformance": "",  # test_pilot.py
+    "gridtf doctor --conformance": "0 failures, 0 warnings",
     "gridtf list": r"(?m)^train .* RUNNING ",
     "gridtf status train": r"(?m)^worker:1 +n\d +RUNNING",
     "gridtf logs train -f": "step 3",
@@ -88,6 +90,7 @@ def walk(bed: Bed, tmp_path: Path) -> Iterator[Path]:
             shutil.rmtree(made, ignore_errors=True)
 
 
+@pytest.mark.tensorflow
 @on_every_scheduler
 def test_first_screens_of_the_readme_do_what_they_say(bed: Bed, walk: Path) -> None:
     assert commands() == [*SAYS], "whoever changes a command of README's first screens walks it here"
@@ -126,3 +129,6 @@ def test_first_screens_of_the_readme_do_what_they_say(bed: Bed, walk: Path) -> N
         said = shell(line)
         assert re.search(says, said), f"$ {line}\n{said}"
     shell("gridtf wait train")
+    sent = result(walk)
+    assert ({*sent["passed"]}, sent["failed"], sent["hosts"], sent["tasks"]) == ({*ROWS}, [], 2, 2)
+    assert not re.search(r"\b(alice|mnt|home|n[1-4]|c1|login|ctl|gpu|rr|all\.q)\b(?!\")", json.dumps(sent))

@@ -33,7 +33,7 @@ BEDS_OF_LANDINGS: dict[str, tuple[str, ...]] = {
     "tests/cluster/test_links.py": ("remote_sge",),
     "tests/cluster/test_mpi.py::test_world_saves_before_the_walltime_and_goes_on": ("slurm",),
     "tests/cluster/test_mpi.py::test_world_starts_again_without_a_lost_host": ("slurm",),
-    "tests/cluster/test_pilot.py": ("accounting_slurm", "slurm"),
+    "tests/cluster/test_pilot.py::test_one_host_is_one_error": ("slurm",),
     "tests/cluster/test_polite.py": ("slurm",),
     "tests/cluster/test_polite.py::test_own_commands_are_seen_at_once": ("slurm", "sge"),
     "tests/cluster/test_prepared_hosts.py": ("slurm",),

@@ -20,7 +20,7 @@ from gridtf.run import registry
 from gridtf.run.rundir import RunDir
 from gridtf.schedulers.api import JobStatus, Plan, SubmitResult
 from gridtf.states import JobState
-from tests.support.configuration import user_file
+from tests.support.configuration import user_file, write
 from tests.support.scheduler import FakeScheduler
 
 
@@ -98,6 +98,17 @@ def test_refused_probe_is_a_finding(fake: FakeScheduler, rough_path: Path) -> No
     finding = probed()
     assert (finding.check, finding.message) == ("probe.submission", "sbatch: invalid account")
     assert not list(rough_path.iterdir())
+
+
+def test_probe_beyond_the_site_s_limits_is_a_finding(
+    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = write(rough_path / "site.toml", "[limits]\nmax_nodes = 1\n")
+    monkeypatch.setenv("GRIDTF_SITE_CONFIG", str(site))
+    finding = probed()
+    what = f"the job: nodes: 2 requested, the site allows 1; {site}:2: max_nodes = 1"
+    assert (finding.check, finding.message) == ("probe.submission", what)
+    assert [path.name for path in rough_path.iterdir()] == ["site.toml"]
 
 
 def test_submission_with_an_unknown_outcome_is_a_finding_that_names_the_run_directory(
