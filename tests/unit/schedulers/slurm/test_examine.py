@@ -351,6 +351,7 @@ def test_examination_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "bin/sbatch").write_text("#!/bin/sh\nkill -SEGV $$\n")
     crashed = finding(examine.examine(scheduler, given()), "submission")
     assert (crashed.level, crashed.message) == ("failure", "sbatch was killed by SIGSEGV")
+    assert "try again" in crashed.hint
     monkeypatch.setenv("CONTROLLER", "DOWN")
     with pytest.raises(SchedulerError, match="controller on ctl does not answer: `scontrol ping` reports it as DOWN"):
         examine.examine(scheduler, given())
