@@ -75,7 +75,7 @@ _OF_LEAVING = _one_of(_ROWS_OF_LEAVING, _PLAIN_OF_LEAVING)
 
 
 # Keras's progress bar, which has a line for each of its states where the output is no terminal.
-_BAR = re.compile(r"(?:\x1b\[[\d;]*m)* *\d+/(?:\d+|Unknown)\b.*[━=>]")
+BAR = re.compile(r"(?:\x1b\[[\d;]*m)* *\d+/(?:\d+|Unknown)\b.*[━=>]")
 
 
 class Noise:
@@ -93,7 +93,7 @@ class Noise:
     def without(self, lines: list[str]) -> Iterator[str]:
         """The lines, in the order of the log, that are not noise."""
         for line, following in zip(lines, [*lines[1:], ""], strict=True):
-            if _BAR.match(line) and _BAR.match(following):
+            if BAR.match(line) and BAR.match(following):
                 continue
             if any(pattern.match(line) for pattern in self._patterns):
                 self._in_record = bool(_RECORD.match(line))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gridtf.errors import RunDirError
 from gridtf.run.logparts import LogParts
-from gridtf.run.noise import Noise
+from gridtf.run.noise import BAR, Noise
 from gridtf.text import log_line
 
 _LINES = 20
@@ -21,6 +21,7 @@ LONGEST_LINE = 1 << 16  # bytes; a longer line counts as several
 BREAK = re.compile(rb"\r\n|\n|\r")  # a progress bar ends its lines with \r
 _PLACE = re.compile(r'[\s|+]*File "(.+)", line (\d+)(?:, in |\s*$)')  # in a Python traceback
 _MESSAGE = re.compile(r"(?:\w+\.)*([A-Z_]\w*)(?:: (.*))?")  # below it
+_HARMLESS_ABOVE = ("Exception ignored ", "Error in ")  # of __del__ and atexit, which end no program
 _OF_LIBRARIES = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<")
 _CRASH = "Fatal Python error: "  # of faulthandler, above the stacks
 _MODULES = re.compile(r"^Extension modules: .*\(total: \d+\)$", re.MULTILINE)  # below them, up to hundreds of names
@@ -101,14 +102,17 @@ def exception(lines: Sequence[str]) -> dict[str, str]:
 
     Returns:
         Its ``type`` without the module, the first line of its ``message``, and its ``place`` in a file that is no
-        library's, such as ``train.py:41``; nothing where something else follows.
+        library's, such as ``train.py:41``; nothing for a group of exceptions, and where something else follows.
     """
     place, message = _raised(lines)
     said = _MESSAGE.fullmatch(lines[message]) if place < message < len(lines) else None
-    if said is None or any(line[:1].strip() for line in lines[message + 1 :]):
+    if said is None or any(line[:1].strip() or BAR.match(line) for line in lines[message + 1 :]):
         return {}
     stack = [*takewhile(lambda line: line[:1].isspace(), reversed(lines[: place + 1]))]
+    above = lines[max(0, place - len(stack) - 1) : place + 1 - len(stack)]
     places = [match for line in stack if (match := _PLACE.match(line))]
+    if not places or lines[place].lstrip()[0] == "|" or any(line.startswith(_HARMLESS_ABOVE) for line in above):
+        return {}
     own = next((match for match in places if not _OF_LIBRARIES.search(match[1])), places[0])
     return {"type": said[1], "message": said[2] or "", "place": f"{Path(own[1]).name}:{own[2]}"}
 

@@ -108,6 +108,14 @@ Traceback (most recent call last):
   File "/env/lib/python3.11/site-packages/keras/trainer.py", line 7, in fit
     raise error
 """
+GROUP = """\
+  + Exception Group Traceback (most recent call last):
+  |   File "train.py", line 3, in <module>
+  | ExceptionGroup: two (1 sub-exception)
+  +-+---------------- 1 ----------------
+    | ValueError: 1
+    +------------------------------------
+"""
 
 
 @pytest.mark.parametrize(
@@ -120,6 +128,11 @@ Traceback (most recent call last):
         (f"{TRACE}ValueError: bad label 11\n", 3, "exit code 3"),
         ("ValueError: bad label 11\n", 1, "exit code 1"),
         ('  File "train.py", line 41\n', 1, "exit code 1"),
+        ('File "shape.ml", line 3\nError: Unbound value\n', 1, "exit code 1"),  # of another compiler
+        (f"{GROUP}Exiting\n", 1, "exit code 1"),
+        (f"no data\nException ignored in: <function Files.__del__>\n{TRACE}KeyError: 1\n", 1, "exit code 1"),
+        (f"no data\nError in atexit._run_exitfuncs:\n{TRACE}KeyError: 1\n", 1, "exit code 1"),
+        (f"{TRACE}ValueError: logged\n  1/100 ━━━━ 9s\n  2/100 ━━━━ 8s\n", 1, "exit code 1"),
     ],
 )
 def test_exception_that_was_not_noted_is_that_at_the_end_of_the_log(
