@@ -116,6 +116,8 @@ def test_a_hole_before_a_large_job_is_seen_unless_jobs_are_hidden(slurm: Bed) ->
     one = ("--nodes", "1", "--partition", "gpu")
     rows = asked(bed, *one, "--time", "5,20")
     assert starts_now(rows["gpu", "1", 300])
+    (late,) = asked(bed, *one, "--time", "5", "--native=--begin=now+1hour").values()
+    assert late["start"] - time.time() > 3000
     behind = rows["gpu", "1", 1200]
     assert not behind["at_most"]
     assert abs(behind["start"] - time.time() - 130 * 60) < LATE

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left, bisect_right, insort
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from heapq import heappop, heappush
@@ -42,6 +43,13 @@ _FIELDS = (
 _SQUEUE = ("squeue", "--all", "--noheader", f"--Format={','.join(f'{field}:|' for field in _FIELDS)}")
 # Why a job waits that Slurm starts, in its turn, when there is room; others wait for something else.
 _READY = re.compile(r"None|Priority|Resources|JobArrayTaskLimit|ReqNodeNotAvail.*|Nodes.required.for.job.*")
+# Options of a job that only Slurm understands: when it may start, and which nodes or GPUs it takes.
+_BY_SLURM = frozenset(
+    {
+        *("begin", "contiguous", "nodefile", "reservation", "switches"),
+        *("gpus", "gpus-per-socket", "gpus-per-task", "ntasks", "tres-per-task"),
+    }
+)
 _ARRAY_LOOKS = 20  # elements of an array that Slurm's backfill looks at, unless bf_max_job_array_resv is set
 _LOOKS = 500  # jobs that it looks at, unless bf_max_job_test is set
 
@@ -88,6 +96,8 @@ class Job(NamedTuple):
         each: What it takes on each node.
         alone: Whether it shares no node.
         elements: The elements of an array; of another job 1.
+        array: The id that all elements of an array have in common.
+        at_once: How many of them may run at once; 0: all.
         waits: Whether it has not begun.
         ready: Whether it waits for nothing but room.
     """
@@ -101,6 +111,8 @@ class Job(NamedTuple):
     each: Room
     alone: bool
     elements: int
+    array: str
+    at_once: int
     waits: bool
     ready: bool
 
@@ -233,6 +245,8 @@ def parse_job(line: str) -> Job | None:
         each,
         shares in ("NO", "EXCLUSIVE"),
         count_elements(ids) if waits else 1,
+        ids.partition("_")[0],
+        whole(ids.partition("%")[2].rstrip("]")) or 0,
         waits,
         _READY.fullmatch(reason) is not None,
     )
@@ -273,13 +287,16 @@ def estimate(
     chosen, rules = offers.chosen(request.partitions, partitions), queue.rules
     tier = rules.tier([one.name for one in chosen])
     waiting = [job for job in queue.jobs if job.waits and job.ready and rules.tier(job.partitions) >= tier]
-    if not waiting and not rules.hidden:
-        return told
+    # --test-only counts those as well that wait for something else than room, such as a walltime that is too long
     counted = [(job, 1) for job in queue.jobs if job.waits and {*job.partitions} & {one.name for one in chosen}]
+    if not (waiting or counted or rules.hidden):
+        return told
     # what --test-only adds for jobs that wait is left out; the rest is of jobs that run, and reservations
     least = (told.start or 0.0) - _spread(counted, chosen)
     looked = sum(min(_ARRAY_LOOKS, job.elements) for job in waiting)
-    if not rules.hidden and looked <= rules.looks and sum(job.elements for job in waiting) <= MOST:
+    other = {*request.options} & _BY_SLURM or ("constraint" in request.options and not request.features)
+    known = not (rules.hidden or other)
+    if known and looked <= rules.looks and sum(job.elements for job in waiting) <= MOST:
         room = queue.room[tier] = queue.room.get(tier) or filled(queue, partitions, tier, now)
         start = min((_start(room, rules, one, request, now) for one in chosen), default=math.inf)
         if start < math.inf:
@@ -349,8 +366,10 @@ def filled(queue: Queue, partitions: Sequence[Partition], tier: int, now: float)
             alike[kind] = Hosts({host: capacity[host] if alone else each for host in own})
         return alike[kind]
 
+    ends: dict[str, list[tuple[float, Sequence[str]]]] = defaultdict(list)  # of the elements of an array, and where
     for job in queue.jobs:
         if not (job.waits or rules.yields(job, tier)):
+            heappush(ends[job.array], ((job.start or now) + job.length, job.hosts))
             needs = hosts_of(job).needs
             for host in {*job.hosts} & {*needs}:
                 _occupy(room[host], now, max((job.start or now) + job.length, now + 1), needs[host])
@@ -362,8 +381,14 @@ def filled(queue: Queue, partitions: Sequence[Partition], tier: int, now: float)
             if not number and job.start is not None and job.hosts:
                 begin, own = _planned(job, job.start, hosts.needs, room, now)
             else:
-                begin, own = place(room, hosts, job.nodes, job.length, known.get(like, now))
+                after, free = known.get(like, now), hosts
+                while 0 < job.at_once <= len(ends[job.array]):  # Slurm plans none of these: each follows another one
+                    end, left = heappop(ends[job.array])
+                    same = {host: hosts.needs[host] for host in left if host in hosts.needs}
+                    after, free = max(after, end), Hosts(same) if len(same) >= job.nodes else hosts
+                begin, own = place(room, free, job.nodes, job.length, after)
                 known[like] = begin
+            heappush(ends[job.array], (begin + job.length, own))
             for host in own if begin < math.inf else ():
                 _occupy(room[host], begin, begin + job.length, hosts.needs[host])
                 room[host].begins.add(begin)

@@ -118,9 +118,18 @@ def test_elements_of_an_array_wait_one_after_another() -> None:
     assert minutes(asked(), full, array) == 10 + 2 * 30
 
 
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_no_more_elements_of_an_array_run_at_once_than_it_allows(limit: int) -> None:
+    """Of 4 nodes, the others stay free; without an end in sight of one, its place stays taken."""
+    runs = [job(f"2_{number}", 1, 10, on=f"n{number}", alone=True) for number in range(1, limit + 1)]
+    array = job(f"2_[4-50%{limit}]", 1, 10, alone=True, reason="JobArrayTaskLimit")
+    assert minutes(asked(4 - limit, minutes=60), *runs, array) == 0
+    assert minutes(asked(5 - limit, minutes=60), *runs, array) > 100
+
+
 @pytest.mark.parametrize("reason", ["JobHeldUser", "Dependency", "BeginTime", "QOSMaxJobsPerUserLimit"])
 def test_jobs_that_do_not_wait_for_room_are_passed(reason: str) -> None:
-    assert minutes(asked(minutes=60), job("2", 4, 120, at=10, planned="n[1-4]", reason=reason), told=7) == 7
+    assert minutes(asked(minutes=60), job("2", 4, 120, at=10, planned="n[1-4]", reason=reason), told=120 + 7) == 7
     assert minutes(asked(minutes=60), job("2", 4, 120, priority=0), told=7) == 7
 
 
@@ -216,6 +225,14 @@ def test_where_not_all_that_waits_is_known_or_looked_at_only_the_sum_is(
     """--test-only counts the elements of an array once, and no jobs of other partitions."""
     assert estimate(asked(), *jobs, config=config, told=600) == Estimate(NOW + latest * MINUTE, at_most=True)
     assert estimate(asked(), config=HIDDEN) == Estimate(NOW)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"begin": "now+1hour"}, {"constraint": "v100|a100"}, {"gpus": "4"}, {"reservation": "r"}, {"switches": "1"}],
+)
+def test_what_only_slurm_understands_is_left_to_test_only(options: dict[str, str]) -> None:
+    assert estimate(asked(options=options), THREE, BIG, told=600) == Estimate(NOW + 600 * MINUTE, at_most=True)
 
 
 def test_jobs_without_an_end_are_left_to_test_only() -> None:
