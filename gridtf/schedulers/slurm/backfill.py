@@ -366,7 +366,7 @@ def filled(queue: Queue, partitions: Sequence[Partition], tier: int, now: float)
             alike[kind] = Hosts({host: capacity[host] if alone else each for host in own})
         return alike[kind]
 
-    ends: dict[str, list[tuple[float, Sequence[str]]]] = defaultdict(list)  # of the elements of an array, and where
+    ends: dict[str, list[tuple[float, tuple[str, ...]]]] = defaultdict(list)  # of the elements of an array, and where
     for job in queue.jobs:
         if not (job.waits or rules.yields(job, tier)):
             heappush(ends[job.array], ((job.start or now) + job.length, job.hosts))
@@ -388,7 +388,7 @@ def filled(queue: Queue, partitions: Sequence[Partition], tier: int, now: float)
                     after, free = max(after, end), Hosts(same) if len(same) >= job.nodes else hosts
                 begin, own = place(room, free, job.nodes, job.length, after)
                 known[like] = begin
-            heappush(ends[job.array], (begin + job.length, own))
+            heappush(ends[job.array], (begin + job.length, tuple(own)))
             for host in own if begin < math.inf else ():
                 _occupy(room[host], begin, begin + job.length, hosts.needs[host])
                 room[host].begins.add(begin)

@@ -127,6 +127,10 @@ def test_no_more_elements_of_an_array_run_at_once_than_it_allows(limit: int) -> 
     assert minutes(asked(5 - limit, minutes=60), *runs, array) > 100
 
 
+def test_elements_of_an_array_that_end_at_the_same_moment_are_told_apart() -> None:
+    assert minutes(asked(4, minutes=60), job("2_1", 1, 10, on="n1"), job("2_[2-7%2]", 1, 10, alone=True)) == 40
+
+
 @pytest.mark.parametrize("reason", ["JobHeldUser", "Dependency", "BeginTime", "QOSMaxJobsPerUserLimit"])
 def test_jobs_that_do_not_wait_for_room_are_passed(reason: str) -> None:
     assert minutes(asked(minutes=60), job("2", 4, 120, at=10, planned="n[1-4]", reason=reason), told=120 + 7) == 7
