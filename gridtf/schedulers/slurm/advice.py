@@ -89,9 +89,8 @@ class ComponentRequest(Value):
         return node.gpus(self.gpu_type) if {*self.features} <= {*node.features} else 0
 
     def fits(self, node: Nodes) -> bool:
-        """Whether a node has what is requested of each."""
-        own = {*self.features} <= {*node.features}
-        return own and self.gpus_on(node) >= self.gpus and node.cpus >= self.cpus and node.mem >= self.mem
+        """Whether a node has as much as is requested of each."""
+        return self.gpus_on(node) >= self.gpus and node.cpus >= self.cpus and node.mem >= self.mem
 
     def key(self, option: str) -> str:
         """The key of the job file, or the variable, to name in an error about this option of sbatch."""

@@ -321,7 +321,7 @@ def _start(
         most = group.cpus, group.gpus(), group.mem
         mem = request.mem or rules.memory(name, group.mem, request.cpus)
         need = most if alone else (request.cpus, request.gpus, mem if rules.by_memory else 0)
-        if group.works and request.fits(group):
+        if group.works and request.fits(group) and {*request.features} <= {*group.features}:
             needs |= dict.fromkeys(expand(group.names), need)
     some = len(listed) < request.nodes
     needs = {host: need for host, need in needs.items() if host not in left_out and (some or host in listed)}
