@@ -11,7 +11,7 @@ from typing import Any
 from gridtf import files, schedulers
 from gridtf.cli import output, show, tasktable
 from gridtf.cli.common import add_like, configured, like_of, new_parser, sweep_of
-from gridtf.errors import GridtfError
+from gridtf.errors import GridtfError, SpecError
 from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.config import Configured, Use, forbidden_by_site
 from gridtf.jobspec.jobfile import JOB_FILE
@@ -48,7 +48,7 @@ def run(arguments: Namespace) -> int:
     if not (named or arguments.command or files.is_file(here() / JOB_FILE)):
         arguments.command = ["true"]  # it is the request that counts
     table = {option.key: option for option in schedulers.job_options()}
-    listed = {option.key: _words(text) for option, _, text in arguments.given if option.key in _LISTS and text}
+    listed = {option.key: _words(option.key, text) for option, _, text in arguments.given if option.key in _LISTS and text}
     explicit, like = "partition" in listed, like_of(arguments)
     others = [row for row in arguments.given if row[0].key not in _LISTS]
 
@@ -82,8 +82,11 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _words(text: str) -> list[str]:
-    return [*dict.fromkeys(text.replace(",", " ").split())]
+def _words(key: str, text: str) -> list[str]:
+    words = [*dict.fromkeys(text.replace(",", " ").split())]
+    if not words:
+        raise SpecError(key, f"{text!r} has no value", hint="write values with commas between them")
+    return words
 
 
 def _table(rows: list[Row], now: float) -> str:

@@ -131,7 +131,12 @@ def test_a_file_with_steps_is_asked_about_its_first(site: Site, capsys: Captured
 
 @pytest.mark.parametrize(
     ("flag", "values", "wrong"),
-    [("--nodes", "2,x", "'x' is not a node count"), ("--time", "1h,x", "'x' is not a walltime")],
+    [
+        ("--nodes", "2,x", "'x' is not a node count"),
+        ("--time", "1h,x", "'x' is not a walltime"),
+        ("--time", " ", "' ' has no value"),
+        ("--partition", ",", "',' has no value"),
+    ],
 )
 def test_a_wrong_value_of_a_list_is_refused(site: Site, flag: str, values: str, wrong: str, capsys: Captured) -> None:
     assert main(["when", flag, values]) == 2
