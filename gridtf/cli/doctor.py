@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gridtf import schedulers
 from gridtf.cli import output, style
 from gridtf.cli.common import new_parser
-from gridtf.errors import GridtfError, UsageError
+from gridtf.errors import GridtfError, OutputError, UsageError
 from gridtf.findings import Examination, Finding, Level, Setting, result
 from gridtf.jobspec import config
 from gridtf.jobspec.arguments import Parser, add_job_options
@@ -180,6 +180,14 @@ def _tried(
     if found.failures:
         _say("no job is submitted until the failures are fixed")
         return found, None
+    try:  # before a quarter of an hour of work
+        new = not os.path.lexists(_TO_SEND)
+        Path(_TO_SEND).open("ab").close()
+        if new:
+            Path(_TO_SEND).unlink()
+    except OSError as error:
+        hint = "run it in a folder that you can write to"
+        raise OutputError(f"cannot write {_TO_SEND}: {error.strerror}", hint=hint) from None
     seen, result = conformance.conformance(probe.configured(_words(found, given), environ), _say)
     try:
         Path(_TO_SEND).write_text(f"{as_json(result)}\n", encoding="utf-8")

@@ -62,5 +62,12 @@ def test_site_that_forbids_everything_is_one_error(here: Path, tmp_path: Path, m
     assert done.stderr.splitlines() == [what, f"  {site}:3: max_workers = 1", "  see the page"]
 
 
+def test_result_that_cannot_be_written_is_an_error_before_the_jobs(here: Path) -> None:
+    (here / "gridtf-conformance.json").mkdir()
+    done = call("doctor", "--conformance", code=1, timeout=600)
+    assert "cannot write gridtf-conformance.json: Is a directory" in done.stderr
+    assert [path.name for path in here.iterdir()] == ["gridtf-conformance.json"], "no run directory"
+
+
 def test_other_measurements_are_another_command(here: Path) -> None:
     assert "are two commands" in call("doctor", "--conformance", "--probe", code=2).stderr
