@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -84,14 +85,12 @@ def answers(address: str, port: int, limit: float) -> bool:
         limit: Seconds to wait for each of its addresses.
 
     Returns:
-        True as well where the name has no address: that says nothing about the host.
+        True as well for an error of this host, such as a name without an address, or no route from here.
     """
     try:
         socket.create_connection((address, port), limit).close()
-    except (ConnectionError, socket.gaierror):
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return not isinstance(error, TimeoutError) and error.errno not in (errno.EHOSTUNREACH, errno.EHOSTDOWN)
     return True
 
 

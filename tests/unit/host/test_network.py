@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from pathlib import Path
 
@@ -103,3 +104,14 @@ def test_host_answers_that_accepts_or_refuses_a_connection() -> None:
         assert not answers(address, port, 0.1)  # nobody has accepted the first one: the queue is full
     assert answers(address, port, 5.0)
     assert answers("n1i.invalid", port, 5.0)  # that says nothing about a host
+
+
+def test_host_to_which_there_is_no_way_from_here_is_not_said_to_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel has no route to the broadcast address of TCP; a host that is off is told by EHOSTUNREACH."""
+    assert answers("255.255.255.255", 9, 5.0)
+
+    def unreachable(address: object, limit: float) -> None:
+        raise OSError(errno.EHOSTUNREACH, "No route to host")
+
+    monkeypatch.setattr(socket, "create_connection", unreachable)
+    assert not answers("10.1.0.11", 9, 5.0)
