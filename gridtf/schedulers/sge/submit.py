@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from gridtf import files
 from gridtf.errors import RunDirError, SchedulerError, UsageError
 from gridtf.host import processes
 from gridtf.host.interpreter import isolated
@@ -77,7 +78,7 @@ def submit(login: CommandLogin, plan: Plan, by_qsub: Callable[[Plan], SubmitResu
     notes: tuple[str, ...] = ()
     noted = _noted_as_silent(login) if way == "auto" else None
     silent = False
-    if way != "qsub" and not (noted and noted.exists()):
+    if way != "qsub" and not (noted and files.exists(noted)):
         try:
             return _marked(_by_drmaa(login, plan), "drmaa")
         except _NoDrmaaError as error:
@@ -102,9 +103,11 @@ def _noted_as_silent(login: CommandLogin) -> Path | None:
     """The file that tells that this cell answers qsub, and not these libraries; None without a home folder."""
     import binascii
 
-    found = [path for path in map(Path, libraries(os.environ)) if path.exists()]
-    words = [login.server(JobIdentity(""), os.environ), *(f"{path} {path.stat().st_mtime_ns}" for path in found)]
+    words = [login.server(JobIdentity(""), os.environ)]
     with contextlib.suppress(RunDirError):
+        for library in libraries(os.environ):
+            with contextlib.suppress(OSError):
+                words.append(f"{library} {Path(library).stat().st_mtime_ns}")
         name = f"drmaa-silent-{binascii.crc32(os.fsencode(' '.join(words))):08x}"
         return registry.folder(os.environ).with_name(name)
     return None
@@ -233,7 +236,7 @@ def libraries(environ: Mapping[str, str]) -> Iterator[str]:
         return
     folders = sorted(Path(environ["SGE_ROOT"], "lib").glob("*")) if environ.get("SGE_ROOT") else []
     for folder in (*folders, Path(_DEBIAN)):
-        yield from (str(folder / name) for name in _LIBRARIES if (folder / name).exists())
+        yield from (str(folder / name) for name in _LIBRARIES if files.exists(folder / name))
     yield from _LIBRARIES
 
 

@@ -271,6 +271,17 @@ def test_drmaa_that_the_qmaster_does_not_answer_gives_way_to_qsub(
     assert asked.exists()
 
 
+@pytest.mark.parametrize("variable", ["DRMAA_LIBRARY_PATH", "XDG_STATE_HOME"])
+def test_qsub_submits_where_the_library_or_what_is_remembered_of_it_cannot_be_looked_at(
+    cell: Cell, drmaa: Callable[[str], Plan], monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """As below a folder that the user may not read."""
+    cell("qsub", "echo 4711")
+    made = drmaa("exit 1")
+    monkeypatch.setenv(variable, "/x" * 3000)
+    assert scheduler.login.submit(made).job.details == {"by": "qsub"}
+
+
 def test_qsub_submits_what_drmaa_cannot_quote(cell: Cell, drmaa: Callable[[str], Plan]) -> None:
     cell("qsub", "echo 4711")
     both = drmaa("exit 1").replace(run_dir=Path("""/runs/'" """))
