@@ -48,7 +48,9 @@ def run(arguments: Namespace) -> int:
     if not (named or arguments.command or files.is_file(here() / JOB_FILE)):
         arguments.command = ["true"]  # it is the request that counts
     table = {option.key: option for option in schedulers.job_options()}
-    listed = {option.key: _words(option.key, text) for option, _, text in arguments.given if option.key in _LISTS and text}
+    listed = {
+        option.key: _words(option.key, text) for option, _, text in arguments.given if option.key in _LISTS and text
+    }
     explicit, like = "partition" in listed, like_of(arguments)
     others = [row for row in arguments.given if row[0].key not in _LISTS]
 
