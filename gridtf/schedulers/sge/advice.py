@@ -38,6 +38,7 @@ _NO_SLOTS = re.compile(r'cannot run in PE "[^"]*" because it only offers 0 slots
 _NO_LOAD = ("h_rt", "s_rt", HOST)  # resources of queues and hosts that do not depend on it
 # -w v heeds which hosts are in exclusive use now, complex(5), though not which slots are (Son of Grid Engine 8.1.9).
 _IN_USE = re.compile(r"exclusive resource \(([\w.]+)\) is already in use")
+_LATER = ("a", "h", "hold_jid", "hold_jid_ad")  # options that -w p does not heed: when the job may start
 _MOST_TRIED_PES = 2  # other parallel environments, each of which costs a job id
 
 
@@ -126,7 +127,9 @@ def estimate(plan: Plan, queues: Sequence[Queue]) -> Estimate:
     """
     answer, requested = _verify("p", plan.script), Requested.of(plan)
     if not answer.code:
-        return Estimate(time.time())
+        own = plan.request.native
+        waits = [f"-{option} {own[option]}".strip() for option in _LATER if option in own]
+        return Estimate(why=f"not before {' '.join(waits)} allows it") if waits else Estimate(time.time())
     why = reason(answer)
     if re.search(r"(environment|project) \S+ does not exist", why):
         try:

@@ -888,6 +888,9 @@ def test_verified_job_starts_now_and_a_wrong_name_never(monkeypatch: pytest.Monk
     monkeypatch.setattr(sge, "run", lambda argv, limit, text: FOUND)
     found = advice.estimate(made, SITE.queues)
     assert found.start is not None
+    for later in ("-a 203001010000", "-h", "-hold_jid 4711"):  # which -w p does not heed
+        found = advice.estimate(plan("sge", name="x", pe="rr", native=[later], **workers(4)), SITE.queues)
+        assert (found.start, found.never, found.why) == (None, False, f"not before {later} allows it")
     unknown = 'Unable to run job: Job was rejected because job requests unknown queue "x.q"\nExiting.\n'
     monkeypatch.setattr(sge, "run", lambda argv, limit, text: Answer(1, "", unknown))
     assert advice.estimate(made, SITE.queues).never
