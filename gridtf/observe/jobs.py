@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +223,10 @@ def job_view(run: RunDir, submitted: Record | None, queue: JobStatus | None, now
 
 def _said(run: RunDir, records: Records) -> tuple[str, str] | None:
     """State and reason that the launcher has printed, where it could not write them; None where it has printed none."""
-    told = [(state, words) for state, words in _VERDICT.findall(last_text(run.log)) if state in ENDED]
+    began, printed = (records.launcher or {}).get("began", 0.0), ""
+    with suppress(OSError):  # setup comes before the launcher, and may show the end of another job
+        printed = last_text(run.log) if run.log.stat().st_mtime >= began else ""
+    told = [(state, words) for state, words in _VERDICT.findall(printed) if state in ENDED]
     state, words = told[-1] if told else ("", "")
     for attempt in run.attempts():
         if attempt.number != records.attempt and words:  # a later launcher may have been killed without a word

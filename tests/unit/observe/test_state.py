@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -728,6 +729,12 @@ def test_end_that_the_launcher_could_only_print_is_that_of_the_log(
     run.log.write_text(printed)
     seen = seen_in(run, JobStatus(FAILED))
     assert (seen.state, seen.reason, seen.unexplained) == (state, f"{reason}; its verdict could not be written", False)
+
+
+def test_end_of_another_job_that_setup_has_shown_is_not_that_of_the_launcher(run: RunDir) -> None:
+    attempt(run, plan=plan(), launcher={**launcher(), "began": time.time() + 1.0})
+    run.log.write_text("gridtf: TIMEOUT: the walltime is over\n")
+    assert seen_in(run, JobStatus(FAILED)).reason.startswith("ended without a verdict: the launcher on h0 ended")
 
 
 def test_end_that_an_earlier_launcher_has_printed_is_not_that_of_the_latest(run: RunDir) -> None:
