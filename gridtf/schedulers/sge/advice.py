@@ -127,8 +127,8 @@ def estimate(plan: Plan, queues: Sequence[Queue]) -> Estimate:
     """
     answer, requested = _verify("p", plan.script), Requested.of(plan)
     if not answer.code:
-        own = plan.request.native
-        waits = [f"-{option} {own[option]}".strip() for option in _LATER if option in own]
+        native = plan.request.native
+        waits = [f"-{option} {native[option]}".strip() for option in _LATER if option in native]
         return Estimate(why=f"not before {' '.join(waits)} allows it") if waits else Estimate(time.time())
     why = reason(answer)
     if re.search(r"(environment|project) \S+ does not exist", why):
