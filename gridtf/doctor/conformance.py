@@ -140,7 +140,7 @@ class _Pilot:
         job, end = self.jobs[entry], time.monotonic() + _LOGS
         while True:
             logs = [job.logs(_NAMES(rank)) for rank in range(self.tasks)]
-            lines = [re.search(rf"(?m)^{trials.MARK}(.*)$", text) for text in logs]
+            lines = [re.search(rf"(?m)^{trials.MARK}({{.*}})$", text) for text in logs]
             self.told[entry] = [json.loads(line[1]) for line in lines if line]
             if len(self.told[entry]) == self.tasks:
                 return self.told[entry]

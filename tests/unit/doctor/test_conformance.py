@@ -67,6 +67,15 @@ def test_a_task_that_trains_alone_or_adds_up_nothing(pilot: conformance._Pilot, 
     assert "train" not in pilot.told, "rows that look at this job are not tried"
 
 
+def test_a_line_that_has_come_in_part_is_waited_for(pilot: conformance._Pilot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a host sees the log that another one writes on a shared file system."""
+    texts = iter(['trial {"step": \n', 'trial {"step": 1}\n'])
+    monkeypatch.setattr(Job, "logs", lambda job, name: next(texts))
+    monkeypatch.setattr(conformance, "_POLL", 0.0)
+    pilot.tasks = 1
+    assert pilot.read("train") == [{"step": 1}]
+
+
 def test_nccl_is_not_tried_without_gpus(pilot: conformance._Pilot) -> None:
     pilot.told["train"] = [told(0), told(1, gpus=[])]
     with pytest.raises(conformance._NotTriedError):
