@@ -298,9 +298,9 @@ def estimate(
     known = not (rules.hidden or other)
     if known and looked <= rules.looks and sum(job.elements for job in waiting) <= MOST:
         room = queue.room[tier] = queue.room.get(tier) or filled(queue, partitions, tier, now)
-        start = min((_start(room, rules, one, request, now) for one in chosen), default=math.inf)
+        start = min((_start(room, rules, one, request, max(now, least)) for one in chosen), default=math.inf)
         if start < math.inf:
-            return told.replace(start=max(start, least))
+            return told.replace(start=start)
     # it counts an array once, and no other partitions
     latest = max(told.start or 0.0, least + _spread([(job, job.elements) for job in waiting], chosen))
     latest = latest if latest < math.inf else told.start or 0.0
@@ -308,9 +308,9 @@ def estimate(
 
 
 def _start(
-    room: Mapping[str, Profile], rules: Rules, partition: Partition, request: ComponentRequest, now: float
+    room: Mapping[str, Profile], rules: Rules, partition: Partition, request: ComponentRequest, after: float
 ) -> float:
-    """When there is room in a partition."""
+    """When there is room in a partition, from a moment on."""
     name, listed, left_out = (
         partition.name,
         *({*expand(request.options.get(key, ""))} for key in ("nodelist", "exclude")),
@@ -319,7 +319,8 @@ def _start(
     needs: dict[str, Room] = {}
     for group in partition.nodes:
         most = group.cpus, group.gpus(), group.mem
-        mem = request.mem or rules.memory(name, group.mem, request.cpus)
+        all_of_it = re.fullmatch("0[KMGT]?", request.options.get("mem", ""))
+        mem = group.mem if all_of_it else request.mem or rules.memory(name, group.mem, request.cpus)
         need = most if alone else (request.cpus, request.gpus, mem if rules.by_memory else 0)
         if group.works and request.fits(group) and {*request.features} <= {*group.features}:
             needs |= dict.fromkeys(expand(group.names), need)
@@ -327,7 +328,7 @@ def _start(
     needs = {host: need for host, need in needs.items() if host not in left_out and (some or host in listed)}
     default = parsed(parse_walltime, rules.of(name, "DefaultTime"))
     length = request.time or default or partition.limit or math.inf
-    return place(room, Hosts(needs), request.nodes, length, now)[0]
+    return place(room, Hosts(needs), request.nodes, length, after)[0]
 
 
 def _spread(jobs: Iterable[tuple[Job, int]], partitions: Sequence[Partition]) -> float:

@@ -160,6 +160,17 @@ def test_what_test_only_says_apart_from_the_jobs_that_wait_is_the_least() -> Non
     assert minutes(asked(), THREE, BIG, told=600) == pytest.approx(480)
 
 
+def test_a_job_that_starts_later_than_there_is_room_needs_room_then() -> None:
+    """As for a reservation that ends when a job begins that waits; told: 10 minutes, and the 120 of that job."""
+    whole = job("2", 4, 120, planned="n[1-4]", at=10, alone=True)
+    assert minutes(asked(minutes=5), THREE, whole, told=120 + 10) == 130
+
+
+def test_mem_0_is_all_memory_of_a_node() -> None:
+    running = job("1", 4, 10, on="n[1-4]", mem="8000M")
+    assert minutes(asked(minutes=5, options={"mem": "0"}), running, job("2", 4, 120, cpus=8)) == 130
+
+
 def test_jobs_that_make_room_for_a_higher_tier_are_no_hindrance() -> None:
     running = job("1", 4, 600, on="n[1-4]", alone=True, partition="low")
     waits = job("2", 2, 10, planned="n[1-2]", at=0, alone=True)
