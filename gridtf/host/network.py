@@ -82,16 +82,26 @@ def answers(address: str, port: int, limit: float) -> bool:
     Args:
         address: A name or an address.
         port: A TCP port that no firewall closes.
-        limit: Seconds to wait for each of its addresses.
+        limit: Seconds to wait, for all of its addresses together.
 
     Returns:
         True as well for an error of this host, such as a name without an address, or no route from here.
     """
+    silent = False
     try:
-        socket.create_connection((address, port), limit).close()
-    except OSError as error:
-        return not isinstance(error, TimeoutError) and error.errno not in (errno.EHOSTUNREACH, errno.EHOSTDOWN)
-    return True
+        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return True
+    for *_, one in found:
+        try:
+            socket.create_connection(one[:2], limit / len(found)).close()
+        except ConnectionError:
+            return True
+        except OSError as error:
+            silent |= isinstance(error, TimeoutError) or error.errno in (errno.EHOSTUNREACH, errno.EHOSTDOWN)
+        else:
+            return True
+    return not silent
 
 
 def own_addresses(name: str, host: str) -> list[str]:

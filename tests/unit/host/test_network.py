@@ -115,3 +115,18 @@ def test_host_to_which_there_is_no_way_from_here_is_not_said_to_be_silent(monkey
 
     monkeypatch.setattr(socket, "create_connection", unreachable)
     assert not answers("10.1.0.11", 9, 5.0)
+
+
+def test_host_with_several_addresses_is_silent_where_one_is_and_none_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host with IPv4, which is off, and IPv6, to which there is no way from here; both have the time of one."""
+    limits = []
+
+    def off(address: tuple[str, int], limit: float) -> None:
+        limits.append(limit)
+        raise TimeoutError if address[0] == "10.1.0.11" else OSError(errno.ENETUNREACH, "Network is unreachable")
+
+    both = [(socket.AF_INET, 1, 6, "", ("10.1.0.11", 9)), (socket.AF_INET6, 1, 6, "", ("fd00::2", 9, 0, 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
+    monkeypatch.setattr(socket, "create_connection", off)
+    assert not answers("n2", 9, 2.0)
+    assert limits == [1.0, 1.0]
