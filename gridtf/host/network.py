@@ -94,7 +94,7 @@ def answers(address: str, port: int, limit: float) -> bool:
         return True
     for *_, one in found:
         try:
-            socket.create_connection(one[:2], limit / len(found)).close()
+            socket.create_connection((str(one[0]), port), limit / len(found)).close()
         except ConnectionError:
             return True
         except OSError as error:
