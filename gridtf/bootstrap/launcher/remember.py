@@ -47,8 +47,9 @@ def remember(job: LaunchedJob, hosts: HostMonitor, end: Verdict, error: Exceptio
 
 def _fault(job: LaunchedJob, hosts: HostMonitor, host: str) -> str:
     """What is wrong with a host that was lost; empty where it answers at a port of its tasks, and is in service."""
-    known = hosts.reports.published.get(host)
-    if known and not network.answers(known["address"], next(iter(known["ports"].values())), _ANSWER):
+    known = hosts.reports.published.get(host) or {"ports": {}}
+    port = next(iter(known["ports"].values()), None)  # a spare host has none
+    if port and not network.answers(known["address"], port, _ANSWER):
         return "it does not answer"
     return job.scheduler.injob.host_fault(host)
 

@@ -51,7 +51,10 @@ def test_lost_host_is_remembered() -> None:
     assert suspect.reason == "lost: no heartbeat from host n2 for 30 s; it does not answer"
 
 
-@pytest.mark.parametrize("known", [{}, {"published": {}}])
+SPARE = {"n2": {"address": "n2.example", "ports": {}}}
+
+
+@pytest.mark.parametrize("known", [{}, {"published": {}}, {"published": SPARE}])
 def test_host_that_answers_is_remembered_where_the_scheduler_says_that_it_is_bad(
     known: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
