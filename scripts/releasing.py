@@ -197,7 +197,7 @@ def notes(version: str, sums: Mapping[str, str]) -> str:
     """What a release tells: its part of the CHANGELOG, with what was mended of security, and how to check its files."""
     date, text = entry(version)
     lines = "".join(f"{digest}  {name}\n" for name, digest in sums.items())
-    how = "`sha256sum --check SHA256SUMS`, beside the files, names one that was changed; pip does not notice it."
+    how = "`sha256sum --check SHA256SUMS`, beside the files, names one that was changed."
     return f"# gridtf {version} ({date or 'a draft'})\n\n{text}\n\n### Files\n\n```\n{lines}```\n\n{how}\n"
 
 

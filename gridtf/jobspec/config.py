@@ -50,9 +50,9 @@ _CONDITIONS = (("after",), ("after_any",), ("after_failed",))
 UNREAD = f"{JOB_FILE} is not read, since the command line says what to run; to use it: gridtf submit {JOB_FILE} -- …"
 # Key -> what it may be where users write ``auto``, and what to write instead.
 _NO_AUTO = {
-    ("partition",): ("a,b", 'write partition = "{}": it starts in the first that has room; `gridtf when` lists them'),
-    ("nodes",): ("2,4,8", "write the number that ends first by `gridtf when --nodes {} --like JOB`"),
-    ("time",): ("1h,8h", 'write time = "8h" and time_min = "1h" (Slurm), or choose by `gridtf when --time {}`'),
+    ("partition",): ("short,long", "name several, such as {}: the first with room is taken; `gridtf when` lists them"),
+    ("nodes",): ("2,4,8", "write the number that ends first by `gridtf when --nodes {} --like JOB`, with your options"),
+    ("time",): ("1h,8h", 'choose by `gridtf when --time {}`; on Slurm time = "8h" with time_min = "1h" does it'),
 }
 
 

@@ -179,7 +179,7 @@ def no_job_file(name: str, cwd: Path) -> NotFoundError:
         with contextlib.suppress(OSError, ValueError):  # the latter for a name with a NUL
             others = [other for other in os.listdir((cwd / name).parent) if other.endswith(".toml")]
         near = nearest(Path(name).name, [other for other in others if other != Path(name).name])
-        hint = near or "a job without a job file: gridtf submit -- python train.py"
+        hint = near or "a job needs no job file: name its command after --, such as -- python train.py"
     if name.isdecimal():
         hint = only_a_number(name)
     elif name.upper() in ("K", "M", "G", "T", "KB", "MB", "GB", "TB", "MIN", "HOURS", "MINUTES", "DAYS"):
