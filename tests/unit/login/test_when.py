@@ -99,7 +99,7 @@ def test_hidden_partitions_are_asked_about_only_by_name(site: Site, capsys: Capt
         ('partition = "auto"', "name several, such as short,long: the first with room is taken"),
         ('partition = "auto:gpu,old"', "name several, such as gpu,old: the first with room is taken"),
         ('nodes = "auto:2,4"', "write the number that ends first by `gridtf when --nodes 2,4 --like JOB`"),
-        ('time = "auto"', "choose by `gridtf when --time 1h,8h`; on Slurm, "),
+        ('time = "auto"', "choose by `gridtf when --time 1h,8h`; on Slurm "),
     ],
 )
 def test_auto_is_refused_with_what_to_write_instead(site: Site, capsys: Captured, line: str, instead: str) -> None:
