@@ -64,6 +64,13 @@ def test_hosts_that_are_well_pass_and_a_slow_one_is_replaced(bed: Bed) -> None:
     no_process_left(bed)
 
 
+def test_hosts_without_a_task_are_not_checked(slurm: Bed) -> None:
+    job = checked(slurm, "--workers", "1", nodes=3)
+    ended(job, "COMPLETED")
+    (text,) = told(job, "check")
+    assert text.startswith("1 host checked in "), text
+
+
 def test_slow_host_is_named_and_hosts_that_a_job_had_alone_are_not_checked_again(slurm: Bed) -> None:
     _memory(slurm).unlink(missing_ok=True)
     with slow(slurm, "n3"):

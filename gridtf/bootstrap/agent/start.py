@@ -242,9 +242,9 @@ class Start:
         return self._plan.spec.ports == "auto" and task.kind in (SERVICE, CLIENT)
 
     def _host_check(self, grant: GpuGrant, entrance: Entrance | None) -> HostCheck | None:
-        """The check of this host, for which the launcher may ask; None: the job wants none."""
+        """The check of this host, for which the launcher may ask; None: the job wants none, or has no task here."""
         plan, state, system = self._plan, self._state, self._system
-        if plan.spec.check == "off":
+        if plan.spec.check == "off" or not self._mine:
             return None
         from gridtf.bootstrap.agent import hostcheck
 
@@ -262,7 +262,8 @@ class Start:
 
     def _wait_for_rendezvous(self, check: HostCheck | None) -> Rendezvous:
         limit = self._plan.spec.start_timeout + _RENDEZVOUS_MARGIN
-        if check or self._plan.spec.prepares_hosts:  # another host may take longer, which only the launcher sees
+        spec = self._plan.spec
+        if spec.check != "off" or spec.prepares_hosts:  # another host may take longer, which only the launcher sees
             limit = float("inf")
         for _ in self._conversation.waiting(limit):
             self._conversation.listen()

@@ -43,6 +43,8 @@ class HostCheck:
     ) -> None:
         self._job, self._plan, self._hosts, self._reporter, self._contact = job, plan, hosts, reporter, contact
         self._system = job.system
+        with_tasks = {task.host for task in plan.tasks}
+        self._tested = [host for host in plan.hosts if host in with_tasks]
         self._number = 0
         self._limit = _LIMIT + _IMPORT * any(task.gpus for task in plan.tasks)
         self._deadline = self._system.monotonic() + self._limit
@@ -58,7 +60,7 @@ class HostCheck:
         needless = {
             "the first attempt has done that": self._reporter.attempt.number > 1,
             "the first element of the sweep does that": further,
-            "they have passed a check within a day": {*recent}.issuperset(self._plan.hosts),
+            "they have passed a check within a day": {*recent}.issuperset(self._tested),
         }
         if why := next((why for why, applies in needless.items() if applies), ""):
             self._reporter.note("check", text=f"the hosts are not checked: {why}")
@@ -73,7 +75,7 @@ class HostCheck:
         bad: dict[str, str] = {}
         for (host, _), what in judge.explained(found).items():
             bad[host] = ", ".join(filter(None, (bad.get(host), what)))
-        if 2 * len(self._hung) <= len(self._plan.hosts):
+        if 2 * len(self._hung) <= len(self._tested):
             bad |= dict.fromkeys(self._hung, f"its check did not end within {self._limit:.0f} s")
         self._record(values, bad, self._system.monotonic() - begin)
         return bad
@@ -85,7 +87,7 @@ class HostCheck:
 
     def _measure(self) -> dict[str, dict[str, float]]:
         """Measure on all hosts that still answer. Returns host -> name of a value -> the value."""
-        hosts = [host for host in self._plan.hosts if host not in self._hung]
+        hosts = [host for host in self._tested if host not in self._hung]
         share = _RUN_BYTES // (1 + _CONFIRMATIONS) // max(3, len(hosts))
         order = {"tmp": ["", _TMP_BYTES], "run": [str(self._plan.attempt.path), share]}
         with_gpus = {task.host for task in self._plan.tasks if task.gpus}  # the GPUs of other hosts are not the job's
@@ -145,8 +147,8 @@ class HostCheck:
         spent = f", {seconds * gpus:.0f} GPU-seconds" if gpus else ""
         lacking = {name: f"{name}: {why}" for missing in self._missing.values() for name, why in missing.items()}
         without = f"; not measured: {some([*lacking.values()])}" if lacking else ""
-        count = counted(len(self._plan.hosts), "host")
-        outcome = "" if len(self._plan.hosts) == 1 else f": {some(list(bad)) or 'none'} far from the others"
+        count = counted(len(self._tested), "host")
+        outcome = "" if len(self._tested) == 1 else f": {some(list(bad)) or 'none'} far from the others"
         self._reporter.note("check", hosts=[*bad], text=f"{count} checked in {seconds:.1f} s{spent}{outcome}{without}")
         record = {"nonce": self._plan.nonce, "time": now, "seconds": seconds, "gpu_seconds": seconds * gpus}
         record |= {"values": values, "missing": self._missing, "bad": bad}
