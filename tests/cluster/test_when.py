@@ -192,12 +192,12 @@ def test_grid_engine_tells_what_starts_now_and_how_many_slots_are_free(sge: Bed)
     assert all(starts_now(row) for row in rows.values())
     assert len(rows) == 2
     assert rows["left.q", "", 300]["hours"] == [pytest.approx(1 / 3), "core"]
-    assert "unknown queue" in asked(bed, *words, "--partition", "nope.q")["nope.q", "", 300]["why"]
+    assert asked(bed, *words, "--partition", "nope.q")["nope.q", "", 300]["why"] == "queue `nope.q` does not exist"
     long = asked(bed, *words[:-1], "10h", "--partition", "short.q,all.q")
     assert long["short.q", "", 36000]["never"]
     assert starts_now(long["all.q", "", 36000])
     (many,) = asked(bed, *words[:3], "rr", "--workers", "40", "--partition", "left.q").values()
-    assert (many["never"], many["why"]) == (True, "40 slots, and there are 8")
+    assert (many["never"], many["why"]) == (True, "40 slots requested, PE `rr` offers 8")
     done = gridtf(bed, "when", *words[:2], "--pe", "nosuch", "--workers", "4", check=False)
     assert done.stderr.startswith("gridtf: --pe: PE `nosuch` does not exist")
     assert "suitable PEs: " in done.stderr
@@ -217,3 +217,23 @@ def test_grid_engine_tells_what_starts_now_and_how_many_slots_are_free(sge: Bed)
         assert "disabled or in error" in rows["right.q", "", 300]["why"]
     waits = ClusterJob(bed, *words, "--partition", "left.q", "--name", "waits", "--", "true")
     assert f"waits ({waits.id}): its scheduler does not tell when it starts" in gridtf(bed, "when", "waits").stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--pe", "smp", "--nodes", "2"],
+        ["--pe", "smp", "--workers", "5"],
+        ["--pe", "rr", "--workers", "9", "--gpus-per-task", "1"],
+        ["--pe", "rr", "--workers", "9", "--gpus-per-task", "1", "--mem-per-task", "1M"],
+        ["--pe", "rr", "--nodes", "2", "--gpus-per-node", "3"],
+        ["--pe", "rr", "--workers", "2", "--exclude", "nosuch"],
+    ],
+)
+def test_what_submit_refuses_grid_engine_never_starts(sge: Bed, words: list[str]) -> None:
+    options = ["--scheduler", "sge", *words]
+    refused = gridtf(sge, "submit", *options, "--", "true", check=False)
+    assert refused.returncode == 2
+    (row,) = asked(sge, *options, "--partition", "all.q").values()
+    assert (row["start"], row["never"]) == (None, True)
+    assert row["why"] in refused.stderr

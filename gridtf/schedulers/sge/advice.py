@@ -10,7 +10,8 @@ import contextlib
 import fnmatch
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NoReturn
 
 from gridtf.errors import GridtfError, SchedulerError, SpecError, nearest
@@ -22,7 +23,7 @@ from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.sweep import too_many
 from gridtf.jobspec.units import format_walltime
 from gridtf.schedulers.api import Estimate, Plan
-from gridtf.schedulers.commands import Answer
+from gridtf.schedulers.commands import Answer, NoAnswerError
 from gridtf.schedulers.sge import directives, offers
 from gridtf.schedulers.sge.commands import sge
 from gridtf.schedulers.sge.directives import HOST, HOST_LISTS, MEMORY, Resource, requests_gpus
@@ -56,12 +57,20 @@ def check(plan: Plan, *, limit: float = QUERY_LIMIT) -> tuple[str, ...]:
         SpecError: With the key to blame, for what the cell does not have.
         SchedulerError: When the qmaster does not answer, or refuses the job for another reason.
     """
-    requested, script = Requested.of(plan), plan.script
-    notes = not_array(plan.spec)
+    requested = Requested.of(plan)
+    notes = not_array(plan.spec) + _checked(plan, requested, partial(_cell, requested, plan.script), limit)
+    return (*notes, *closed_queues(requested, _unusable_queues()))
+
+
+def _checked(
+    plan: Plan, requested: Requested, cell: Callable[[], Cell], limit: float, now: Answer | None = None
+) -> list[str]:
+    """As check, less the notes for the submission alone. cell: What errors name; now: As for _verified."""
+    notes = [*check_array(plan.request)] if plan.request.at_once else []
     if lists := {key: hosts for key in HOST_LISTS if (hosts := plan.request.options.get(key))}:
         check_hosts(lists, existing := offers.known_names("-sel"))
         check_left(plan.request, existing)
-    answer, never, waits = _verified(plan, requested, limit)
+    answer, never, waits = _verified(plan, requested, limit, now)
     notes += waits
     # qconf runs only where its output is needed
     try:
@@ -72,31 +81,37 @@ def check(plan: Plan, *, limit: float = QUERY_LIMIT) -> tuple[str, ...]:
             _check_host(requested, limit)
     except SpecError as error:
         if error.key == requested.key("pe"):
-            pes = offers.known_pes()
-            others = alternatives("suitable PEs", _suitable(pes, requested, script), _names(pes))
+            found = cell()
+            others = alternatives("suitable PEs", found.suitable, _names(found.pes))
             error.hint = "; ".join(filter(None, (error.hint, others)))
         raise
     if answer.code:
         try:
             if never:
                 raise never
-            refuse(without_verdict(answer), requested, _cell(requested, script))
+            refuse(without_verdict(answer), requested, cell())
         except GridtfError as error:  # the cell's JSV does not see what is only verified
             if "no suitable queues" not in answer.text or not _has_jsv():
                 raise
             notes.append(f"{error.what}; it is submitted, since a JSV of the site may change its request")
-    return (*notes, *closed_queues(requested, _unusable_queues()))
+    return notes
 
 
-def _verified(plan: Plan, requested: Requested, limit: float) -> tuple[Answer, SpecError | None, list[str]]:
-    """The answer of qsub that decides; why a refused job can never start, where that is known; why it has to wait."""
-    answer = _verify("v", plan.script, limit=limit)
+def _verified(
+    plan: Plan, requested: Requested, limit: float, now: Answer | None
+) -> tuple[Answer, SpecError | None, list[str]]:
+    """The answer of qsub that decides; why a refused job can never start, where that is known; why it has to wait.
+
+    Args:
+        now: The answer of ``qsub -w p``, where that has been asked: what can start now can start.
+    """
+    answer = now if now and not now.code else _verify("v", plan.script, limit=limit)
     if in_use := _IN_USE.search(answer.text):
         why = f"the job may have to wait: other jobs have hosts for themselves (resource {in_use[1]})"
         return Answer(0, "", ""), None, [why]
     if not answer.code or not without_load(answer, requested):
         return answer, None, []
-    answer = _verify("p", plan.script, limit=limit)
+    answer = now or _verify("p", plan.script, limit=limit)
     never = beyond_hosts(answer, requested, limit)
     if not answer.code or never or re.search(FIXED, reason(answer)):
         return answer, never, []
@@ -104,51 +119,49 @@ def _verified(plan: Plan, requested: Requested, limit: float) -> tuple[Answer, S
     return _without_memory(plan, requested, limit), None, [why]
 
 
-def foreseen(plan: Plan, queues: Sequence[Queue], *, asked: bool = False) -> Estimate | None:
-    """What the cell's queues say of a job's start; None: Grid Engine has to be asked. asked: It has been."""
+def foreseen(plan: Plan, queues: Sequence[Queue]) -> Estimate | None:
+    """What the cell's queues say of a job's start; None: Grid Engine has to be asked."""
     named = plan.request.options.get("nodelist") or ()
     requested = Requested.of(plan)
     try:
         check_left(plan.request, () if {*"*?"} & {*"".join(named)} else named)
         _refuse_queues(requested, Cell(queues=queues))
     except SpecError as error:
-        if error.key == requested.key("pe") and not carrying(queues, requested.pe) and not asked:
+        if error.key == requested.key("pe") and not carrying(queues, requested.pe):
             return None  # it may not exist, as qsub will say
         return Estimate(why=error.problem, never=True)
     return None
 
 
 def estimate(plan: Plan, queues: Sequence[Queue]) -> Estimate:
-    """Ask Grid Engine whether a job could start now; it does not tell of any later time.
+    """Ask Grid Engine whether a job could start now, and ever, as check does; it does not tell of any later time.
 
     Raises:
         SpecError: For a parallel environment, or a project, that does not exist: it is wrong in any queue.
         SchedulerError: When the qmaster does not answer.
     """
-    answer, requested = _verify("p", plan.script), Requested.of(plan)
-    if not answer.code:
+    now, requested = _verify("p", plan.script), Requested.of(plan)
+    why = reason(now) if now.code else ""
+    try:
+        if re.search(r"(environment|project) \S+ does not exist", why):
+            _refuse_names(why, requested, _cell(requested, plan.script))
+    except SpecError as error:
+        raise located(error, plan.sources) from None
+    try:  # what errors name is not shown, and so not asked for
+        _checked(plan, requested, lambda: Cell(pes=_matching(requested.pe), queues=queues), QUERY_LIMIT, now)
+    except NoAnswerError:
+        raise
+    except GridtfError as error:
+        return Estimate(why=error.problem if isinstance(error, SpecError) else error.what, never=True)
+    if not now.code:
         native = plan.request.native
         waits = [f"-{option} {native[option]}".strip() for option in _LATER if option in native]
         return Estimate(why=f"not before {' '.join(waits)} allows it") if waits else Estimate(time.time())
-    why = reason(answer)
-    if re.search(r"(environment|project) \S+ does not exist", why):
-        try:
-            _refuse_names(why, requested, _cell(requested, plan.script))
-        except SpecError as error:
-            raise located(error, plan.sources) from None
-    if never := foreseen(plan, queues, asked=True):
-        return never
-    if beyond := beyond_hosts(answer, requested):
-        return Estimate(why=beyond.problem, never=True)
-    if "verification:" not in answer.text or re.search(FIXED, why):  # a name, or a value, that does not exist
-        return Estimate(why=f"refused: {why}", never=True)
     shown = sge.run(["qstat", "-g", "c"], limit=QUERY_LIMIT).out
     usable, free = offers.parse_usable(shown), offers.parse_free(shown)
     if closed := closed_queues(requested, [(queue, usable.get(queue.name, True)) for queue in queues]):
         return Estimate(why=closed[0])
     own = carrying(matching_queues(queues, requested.queues), requested.pe)
-    if 0 < (most := sum(free.get(queue.name, (0, 0))[1] for queue in own)) < requested.slots.low:
-        return Estimate(why=f"{requested.slots.low} slots, and there are {most}", never=True)
     slots = some(["{} of {} in {}".format(*free[queue.name], queue.name) for queue in own if queue.name in free])
     return Estimate(why=f"not now ({why})" + (f"; free slots: {slots}" if slots else ""))
 

@@ -103,8 +103,7 @@ class GridEngineLogin(CommandLogin):
         from gridtf.schedulers.sge import advice
 
         check_shared(plan)
-        notes = advice.check_array(plan.request) if plan.request.at_once else ()
-        return (*notes, *advice.check(plan))
+        return advice.check(plan)
 
     def places(self) -> Sequence[Place]:
         from gridtf.schedulers.sge import offers

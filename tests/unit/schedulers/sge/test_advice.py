@@ -3,6 +3,7 @@ unless a comment names another source."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -862,13 +863,65 @@ short.q                           -NA-      0      0      2      8      0      {
 def test_slots_that_are_free_are_told_where_a_job_cannot_start_now(
     values: Any, closed: int, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown = SLOTS.format(closed)
-    monkeypatch.setattr(
-        sge, "run", lambda argv, limit, text="": Answer(0, shown, "") if argv[0] == "qstat" else Answer(1, "", FULL)
-    )
+    answers = {"qstat": Answer(0, SLOTS.format(closed), ""), "p": Answer(1, "", FULL), "qconf": Answer(1, "", "denied")}
+    asked: list[list[str]] = []
+
+    def run(argv: list[str], *, limit: float, text: str = "") -> Answer:
+        asked.append(argv)
+        return answers.get(argv[0]) or answers.get(argv[2], FOUND)
+
+    monkeypatch.setattr(sge, "run", run)
     found = advice.estimate(plan("sge", name="x", pe="rr", **workers(4, **values)), SITE.queues)
     assert (found.start, found.never) == (None, False)
     assert why in found.why
+    assert [argv[2] for argv in asked if argv[0] == "qsub"] == ["p", "v"]  # each uses up a job id
+
+
+BUSY = NO_QUEUES.format('cannot run in PE "rr" because it only offers 8 slots')
+
+
+@pytest.mark.parametrize(
+    ("values", "verdicts", "why"),
+    [
+        (
+            {"pe": "smp", "nodes": 2, "tasks_per_node": 1},  # which qsub would put on one host
+            {},
+            "PE `smp` allocates slots on one host only (allocation_rule $pe_slots), the job needs 2 hosts",
+        ),
+        (
+            workers(9, pe="rr", gpus_per_task=1),
+            dict.fromkeys("pv", Answer(1, "", BUSY)),
+            "9 slots with 1 GPU each requested, PE `rr` offers 8",
+        ),
+        (
+            workers(9, pe="rr", account="ml"),
+            {"p": Answer(1, "", BUSY), "v": Answer(1, "", REFUSED.format("denied: no access"))},
+            "Grid Engine would refuse this job: denied: no access",
+        ),
+    ],
+)
+def test_what_submit_refuses_never_starts(
+    values: Any, verdicts: dict[str, Answer], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sge, "run", commands := Commands(**verdicts))
+    made = plan("sge", name="x", **values)
+    found = advice.estimate(made, SITE.queues)
+    assert (found.start, found.never, found.why) == (None, True, why)
+    asked = [argv[2] for argv in commands.calls if argv[0] == "qsub"]
+    assert asked == [*"pv"[: 1 + bool(verdicts)]]  # each uses up a job id
+    with pytest.raises((SpecError, SchedulerError), match=re.escape(why)):
+        advice.check(made)
+
+
+def test_qmaster_that_does_not_answer_is_no_reason_why_a_job_never_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(argv: list[str], *, limit: float, text: str = "") -> Answer:
+        if argv[2] == "v":
+            raise sge.no_answer("got send error")
+        return Answer(1, "", BUSY)
+
+    monkeypatch.setattr(sge, "run", run)
+    with pytest.raises(SchedulerError, match="does not answer"):
+        advice.estimate(plan("sge", name="x", pe="rr", **workers(9)), SITE.queues)
 
 
 def test_wrong_names_of_a_parallel_environment_or_project_are_refused_as_by_submit(
@@ -885,19 +938,19 @@ def test_wrong_names_of_a_parallel_environment_or_project_are_refused_as_by_subm
 
 def test_verified_job_starts_now_and_a_wrong_name_never(monkeypatch: pytest.MonkeyPatch) -> None:
     made = plan("sge", name="x", pe="rr", **workers(4))
-    monkeypatch.setattr(sge, "run", lambda argv, limit, text: FOUND)
+    monkeypatch.setattr(sge, "run", Commands())
     found = advice.estimate(made, SITE.queues)
     assert found.start is not None
     for later in ("-a 203001010000", "-h", "-hold_jid 4711"):  # which -w p does not heed
         found = advice.estimate(plan("sge", name="x", pe="rr", native=[later], **workers(4)), SITE.queues)
         assert (found.start, found.never, found.why) == (None, False, f"not before {later} allows it")
     unknown = 'Unable to run job: Job was rejected because job requests unknown queue "x.q"\nExiting.\n'
-    monkeypatch.setattr(sge, "run", lambda argv, limit, text: Answer(1, "", unknown))
-    assert advice.estimate(made, SITE.queues).never
-    monkeypatch.setattr(sge, "run", lambda argv, limit, text: Answer(1, "", K80))
+    monkeypatch.setattr(sge, "run", Commands(**dict.fromkeys("pv", Answer(1, "", unknown))))
+    assert advice.estimate(made, SITE.queues).why == "queue `x.q` does not exist"
+    monkeypatch.setattr(sge, "run", Commands(**dict.fromkeys("pv", Answer(1, "", K80))))
     found = advice.estimate(made, SITE.queues)
     assert found.never
-    assert found.why == 'refused: (-l gpu_type=k80) cannot run in queue "n1" because it offers only hf:gpu_type=A100'
+    assert found.why == "no host has gpu_type=k80"
 
 
 def test_queues_tell_where_a_job_can_never_run() -> None:
