@@ -191,7 +191,10 @@ def _tried(
     seen, result = conformance.conformance(probe.configured(_words(found, given), environ), _say)
     try:
         Path(_TO_SEND).write_text(f"{as_json(result)}\n", encoding="utf-8")
-        _say(f"{_TO_SEND} is written; it names no host, user, path or job: please send it with an issue")
+        advice = (
+            "please send it with an issue" if result["passed"] else "mend the set-up, and try again, before you send it"
+        )
+        _say(f"{_TO_SEND} is written; it names no host, user, path or job: {advice}")
     except OSError as error:  # the findings are printed all the same
         _say(f"cannot write {_TO_SEND}: {error.strerror}")
     return seen.replace(settings=found.settings), result

@@ -60,13 +60,14 @@ class _Pilot:
         hosts: How many hosts a job has.
         tasks: How many tasks.
         jobs: The jobs, by the function that they run.
+        over: Why nothing more is tried; empty while it is.
         told: What each task of a job has printed, by that function.
     """
 
     def __init__(self, given: Configured, say: Say) -> None:
         self._given, self._say = given, say
         self._deadline = time.monotonic() + LIMIT
-        self._over = ""  # why nothing more is tried
+        self.over = ""
         self._base = probe.job_spec(probe.nodes_of(given), given)
         local = self._base.scheduler == "local"
         self.gpus = self._base.gpus_per_node or 0
@@ -103,8 +104,8 @@ class _Pilot:
 
     def started(self, entry: str, submit: Callable[[], Job]) -> Job:
         """Submit a job, and wait for its start."""
-        if self._over or self._left() <= 0:
-            raise _NotTriedError(self._over or f"{LIMIT / 60:g} minutes are over")
+        if self._left() <= 0:
+            raise _NotTriedError(f"{LIMIT / 60:g} minutes are over")
         try:
             job = self.jobs[entry] = submit()
         except UsageError as error:
@@ -115,8 +116,8 @@ class _Pilot:
         patience = min(_START, self._left())
         if probe.watch(job, patience, lambda view: view.state == JobState.RUNNING) is None:
             why = probe.cancel(job, self._say)
-            self._over = f"a job has not started within {patience:.0f} s{f': {why}' if why else ''}; it was cancelled"
-            raise GridtfError(self._over, hint="choose a partition or queue with idle hosts, or try again later")
+            self.over = f"a job has not started within {patience:.0f} s{f': {why}' if why else ''}; it was cancelled"
+            raise GridtfError(self.over, hint="choose a partition or queue with idle hosts, or try again later")
         return job
 
     def seen(self, job: Job, enough: Callable[[JobView], bool] = lambda _: False) -> JobView:
@@ -140,13 +141,17 @@ class _Pilot:
         job, end = self.jobs[entry], time.monotonic() + _LOGS
         while True:
             logs = [job.logs(_NAMES(rank)) for rank in range(self.tasks)]
-            lines = [re.search(rf"(?m)^{trials.MARK}({{.*}})$", text) for text in logs]
+            lines = [re.search(rf"(?m)^{trials.MARK}({{.+}})$", text) for text in logs]
             self.told[entry] = [json.loads(line[1]) for line in lines if line]
             if len(self.told[entry]) == self.tasks:
                 return self.told[entry]
             if time.monotonic() > end:
                 raise _wrong(job, f"the logs of {len(self.told[entry])} of {self.tasks} tasks have their last line")
             time.sleep(_POLL)
+
+    def began(self, job: Job) -> bool:
+        """Whether a task of a job has come to its function."""
+        return any(trials.MARK in job.logs(_NAMES(rank)) for rank in range(self.tasks)) if job.status().tasks else False
 
     def known(self, entry: str) -> Job:
         """The job of an earlier row, which has done what that row is for."""
@@ -182,7 +187,12 @@ def _wrong(job: Job, what: str, hint: str = "") -> GridtfError:
 
 def _train(pilot: _Pilot, entry: str = "train") -> str:
     job = pilot.submit(entry)
-    pilot.ended(job, JobState.COMPLETED)
+    try:
+        pilot.ended(job, JobState.COMPLETED)
+    except GridtfError:
+        if not pilot.began(job):  # nor would a task of another job
+            pilot.over = f"{entry} has failed"
+        raise
     whole = pilot.tasks * (pilot.tasks + 1) / 2  # each task adds its rank + 1
     for rank, told in enumerate(pilot.read(entry)):
         if told["weight"] != -whole or told["sums"] != [whole, whole]:
@@ -193,7 +203,8 @@ def _train(pilot: _Pilot, entry: str = "train") -> str:
 
 
 def _nccl(pilot: _Pilot) -> str:
-    if any(len(one["gpus"]) != 1 for one in pilot.told.get("train", [{"gpus": ()}])):
+    pilot.known("train")
+    if any(len(one["gpus"]) != 1 for one in pilot.told["train"]):
         raise _NotTriedError("its tasks would have no GPU")  # and TensorFlow would not use NCCL, nor say so
     return _train(pilot, "nccl")
 
@@ -225,8 +236,10 @@ def _models(told: list[dict[str, Any]]) -> str:
 def _first_cause(pilot: _Pilot) -> str:
     job = pilot.submit("wrong")
     view, last = pilot.ended(job, JobState.FAILED), _NAMES(pilot.tasks - 1)
-    if (view.cause or {}).get("task") != last or trials.MESSAGE not in view.reason:
-        raise _wrong(job, f"{last} has failed first, but the reason is {view.reason}")
+    named = (view.cause or {}).get("task") or "no task"
+    if named != last or trials.MESSAGE not in view.reason:
+        what = f"{last} without its exception" if named == last else f"{named} instead of {last}"
+        raise _wrong(job, f"the verdict names {what}: {view.reason}")
     return f"the verdict names {last} and its exception"
 
 
@@ -333,6 +346,8 @@ def conformance(given: Configured, say: Say = lambda line: None) -> tuple[Examin
             begin = time.monotonic()
             level, hint = Level.OK, ""
             try:
+                if pilot.over:
+                    raise _NotTriedError(pilot.over)
                 seen = tries(pilot)
             except _NotTriedError as error:
                 level, seen = Level.WARNING, f"not tried: {error}"

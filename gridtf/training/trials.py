@@ -12,7 +12,7 @@ from gridtf.contract import Task
 from gridtf.reporting import progress
 from gridtf.training.context import Context
 
-MARK = "trial "  # before the JSON that a task prints
+MARK = "trial "  # before the JSON that a task prints; it is empty where a task begins
 MESSAGE = "a task of this trial has to fail"
 _VALUES = 1 << 20  # of a vector that is summed: 4 MiB
 _PAUSE = 0.2  # seconds between two steps of a task that waits for its end
@@ -70,6 +70,7 @@ def _wait(context: Context) -> None:
 
 
 def _train(task: Task, implementation: str) -> None:
+    _tell()
     import tensorflow as tf
 
     strategy, model, _, step = _model(implementation)

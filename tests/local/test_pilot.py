@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gridtf.doctor.conformance import ROWS
 from gridtf.run import registry
 from tests.support.commands import call
 from tests.support.configuration import write
@@ -48,6 +49,16 @@ def test_rows_fail_where_there_is_no_tensorflow_and_others_go_on(here: Path, tmp
     sent = result(here)
     assert (sent["failed"], sent["tensorflow"]) == (["checkpoint", "train"], "")
     assert len(list((here / "gridtf-runs").iterdir())) == 5  # they are kept
+
+
+@pytest.mark.parametrize("words", [("--python", "/nosuch/python"), ("--setup", "false")], ids=["python", "setup"])
+def test_nothing_more_is_tried_where_no_task_can_begin(here: Path, words: tuple[str, str]) -> None:
+    done = call("doctor", "--conformance", *words, code=1, timeout=600)
+    assert levels(done.stdout) == {"train": "failure", **dict.fromkeys([*ROWS][1:], "warning")}, done.stdout
+    assert done.stdout.count("not tried: train has failed") == len(ROWS) - 1
+    assert "mend the set-up, and try again, before you send it" in done.stderr
+    sent = result(here)
+    assert (sent["failed"], sent["passed"]) == (["train"], [])
 
 
 def test_site_that_forbids_everything_is_one_error(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -65,6 +66,18 @@ def test_a_task_that_trains_alone_or_adds_up_nothing(pilot: conformance._Pilot, 
     with pytest.raises(GridtfError, match=r"worker:1 has the weight .* in place of -3\.0 and 3\.0"):
         conformance._train(pilot)
     assert "train" not in pilot.told, "rows that look at this job are not tried"
+
+
+def test_another_task_than_the_one_that_fails_is_named(
+    pilot: conformance._Pilot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = SimpleNamespace(cause={"task": "worker:0"}, reason="worker:0 on n1: exit code 1")
+    monkeypatch.setattr(pilot, "ended", lambda job, state: view)
+    with pytest.raises(GridtfError, match="the verdict names worker:0 instead of worker:1: worker:0 on n1"):
+        conformance._first_cause(pilot)
+    view.cause = {"task": "worker:1"}
+    with pytest.raises(GridtfError, match="the verdict names worker:1 without its exception: worker:0 on n1"):
+        conformance._first_cause(pilot)
 
 
 def test_a_line_that_has_come_in_part_is_waited_for(pilot: conformance._Pilot, monkeypatch: pytest.MonkeyPatch) -> None:
