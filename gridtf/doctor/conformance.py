@@ -199,7 +199,7 @@ def _train(pilot: _Pilot, entry: str = "train") -> str:
             what = f"{_NAMES(rank)} has the weight {told['weight']} and the sums {told['sums']}"
             pilot.told.pop(entry)
             raise _wrong(job, f"{what} in place of {-whole} and {whole}")
-    return f"{counted(pilot.tasks, 'task')}, TensorFlow {told['tensorflow']}: weight and sums are exact"
+    return f"weight and sums are exact in {counted(pilot.tasks, 'task')} of TensorFlow {told['tensorflow']}"
 
 
 def _nccl(pilot: _Pilot) -> str:
@@ -280,7 +280,7 @@ def _exec(pilot: _Pilot) -> str:
         said = printed.read().decode(errors="replace").strip()
     if (code, said) != (7, str(last)):
         raise _wrong(job, f"a command beside {_NAMES(last)} has printed {said!r}, exit code {code}")
-    return f"a command beside {_NAMES(last)}, on its host and in its environment"
+    return f"it has run on the host of {_NAMES(last)} and in its environment"
 
 
 def _cancel(pilot: _Pilot) -> str:
@@ -306,17 +306,17 @@ def _running(pilot: _Pilot) -> Job:
 
 # Row -> what is done, as a user would, and what looks at what came of it.
 ROWS: Mapping[str, tuple[str, Callable[[_Pilot], str]]] = {
-    "train": ("gridtf submit, logs: a step of Keras and a sum of 4 MiB over all hosts", _train),
-    "hosts": ("gridtf status: where its tasks were", _hosts),
+    "train": ("a step of Keras and a sum of 4 MiB over all hosts (gridtf submit, logs)", _train),
+    "hosts": ("where its tasks were (gridtf status)", _hosts),
     "first_cause": ("the last task of a job fails", _first_cause),
-    "restart": ("--restarts 1: a task fails once", _restart),
-    "checkpoint": ("--checkpoint-before: a job saves before its walltime ends", _checkpoint),
-    "resume": ("gridtf resume: another job goes on from there", _resume),
-    "exec": ("gridtf exec: a command beside the last task", _exec),
-    "cancel": ("gridtf cancel: a job that runs", _cancel),
+    "restart": ("a task fails once (--restarts 1)", _restart),
+    "checkpoint": ("a job saves before its walltime ends (--checkpoint-before)", _checkpoint),
+    "resume": ("another job goes on from there (gridtf resume)", _resume),
+    "exec": ("a command beside the last task (gridtf exec)", _exec),
+    "cancel": ("a job that runs is cancelled (gridtf cancel)", _cancel),
 }
 GPU_ROWS: Mapping[str, tuple[str, Callable[[_Pilot], str]]] = {
-    "gpus": ("--gpus-per-node: one task for each GPU", _gpus),
+    "gpus": ("one task for each GPU (--gpus-per-node)", _gpus),
     "nccl": ("the same step and sum by NCCL", _nccl),
 }
 
@@ -358,7 +358,7 @@ def conformance(given: Configured, say: Say = lambda line: None) -> tuple[Examin
             seconds = round(time.monotonic() - begin, 1)
             outcome = {Level.OK: "passed", Level.FAILURE: "failed"}.get(level, "not tried")
             told.append({"name": name, "outcome": outcome, "seconds": seconds})
-            found.append(Finding(level, name, f"{what}: {seen} ({seconds:.0f} s)", hint))
+            found.append(Finding(level, name, f"{what}; {seen} ({seconds:.0f} s)", hint))
     finally:
         pilot.end()
     examined = Examination(tuple(found))

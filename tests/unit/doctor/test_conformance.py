@@ -110,7 +110,8 @@ def test_nothing_more_is_tried_after_a_job_that_does_not_start(
     found, sent = conformance.conformance(configured())
     first, *others = found.findings
     assert (first.level, {other.level for other in others}) == (Level.FAILURE, {Level.WARNING})
-    assert "a job has not started within 0 s: Resources; it was cancelled" in first.message
+    what = "a step of Keras and a sum of 4 MiB over all hosts (gridtf submit, logs)"
+    assert first.message == f"{what}; a job has not started within 0 s: Resources; it was cancelled (0 s)"
     assert fake.cancelled == ["101"]
     assert (sent["failed"], sent["passed"]) == (["train"], [])
     assert {row["outcome"] for row in sent["trials"][1:]} == {"not tried"}
