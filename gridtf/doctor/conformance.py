@@ -57,7 +57,8 @@ class _Pilot:
 
     Attributes:
         gpus: GPUs of a host, each of which has a task; 0: each host has one without.
-        hosts: How many hosts a job has.
+        hosts: How many hosts a job requests.
+        came: On how many the tasks of train were.
         tasks: How many tasks.
         jobs: The jobs, by the function that they run.
         over: Why nothing more is tried; empty while it is.
@@ -71,7 +72,7 @@ class _Pilot:
         self._base = probe.job_spec(probe.nodes_of(given), given)
         local = self._base.scheduler == "local"
         self.gpus = self._base.gpus_per_node or 0
-        self.hosts = 1 if local else probe.nodes_of(given)
+        self.hosts = self.came = 1 if local else probe.nodes_of(given)
         self.tasks = self.hosts * (self.gpus or (probe.nodes_of(given) if local else 1))
         self.jobs: dict[str, Job] = {}
         self.told: dict[str, list[dict[str, Any]]] = {}
@@ -211,10 +212,13 @@ def _nccl(pilot: _Pilot) -> str:
 
 def _hosts(pilot: _Pilot) -> str:
     job = pilot.known("train")
-    names = {task.host for task in job.status().tasks}
-    if len(names) != pilot.hosts:
-        what = f"its tasks are on {counted(len(names), 'host')}, {pilot.hosts} were requested"
-        raise _wrong(job, what, "where there is one host, or a parallel environment of one host: --nodes 1")
+    pilot.came = len({task.host for task in job.status().tasks})
+    if pilot.came != pilot.hosts:
+        spreads = (
+            ", or a parallel environment that spreads tasks over hosts: --pe NAME" if job.scheduler == "sge" else ""
+        )
+        what = f"its tasks are on {counted(pilot.came, 'host')}, {pilot.hosts} were requested"
+        raise _wrong(job, what, f"request as many as come: --nodes {pilot.came}{spreads}")
     return f"{counted(pilot.tasks, 'task')} on {counted(pilot.hosts, 'host')}"
 
 
@@ -244,6 +248,8 @@ def _first_cause(pilot: _Pilot) -> str:
 
 
 def _restart(pilot: _Pilot) -> str:
+    if pilot.came < pilot.hosts:
+        raise _NotTriedError(f"a job of {pilot.hosts} hosts is not restarted on {pilot.came}")
     job = pilot.submit("again", restarts=1)
     view = pilot.ended(job, JobState.COMPLETED)
     if view.attempt != 2:

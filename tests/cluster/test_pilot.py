@@ -21,6 +21,14 @@ def test_one_host_is_one_error(bed: Bed) -> None:
     assert len(done.stderr.splitlines()) <= 3, done.stderr
 
 
+@pytest.mark.tensorflow
+def test_parallel_environment_that_fills_hosts_is_one_failure(sge: Bed) -> None:
+    done = gridtf(sge, "doctor", "--conformance", "--pe", "fill", check=False, timeout=900)
+    seen = levels(done.stdout)
+    assert (seen.pop("hosts"), seen.pop("restart"), {*seen.values()}) == ("failure", "warning", {"ok"}), done.stdout
+    assert "request as many as come: --nodes 1, or a parallel environment that spreads" in done.stdout
+
+
 def test_user_without_an_account_is_one_failure(accounting_slurm: Bed) -> None:
     done = gridtf(accounting_slurm, "doctor", "--conformance", user="bob", check=False)
     assert [row for row, level in levels(done.stdout).items() if level == "failure"] == ["account"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -66,6 +67,21 @@ def test_a_task_that_trains_alone_or_adds_up_nothing(pilot: conformance._Pilot, 
     with pytest.raises(GridtfError, match=r"worker:1 has the weight .* in place of -3\.0 and 3\.0"):
         conformance._train(pilot)
     assert "train" not in pilot.told, "rows that look at this job are not tried"
+
+
+@pytest.mark.parametrize(("scheduler", "more"), [("slurm", "$"), ("sge", ", or a parallel environment that spreads")])
+def test_fewer_hosts_than_requested(
+    pilot: conformance._Pilot, monkeypatch: pytest.MonkeyPatch, scheduler: str, more: str
+) -> None:
+    view = SimpleNamespace(tasks=[SimpleNamespace(host=host) for host in ("n1", "n1", "n2")])
+    monkeypatch.setattr(Job, "status", lambda job: view)
+    monkeypatch.setattr(Job, "scheduler", scheduler)
+    pilot.told["train"], pilot.hosts = [], 3
+    with pytest.raises(GridtfError, match="its tasks are on 2 hosts, 3 were requested") as raised:
+        conformance._hosts(pilot)
+    assert re.match(f"request as many as come: --nodes 2{more}", raised.value.hint)
+    with pytest.raises(conformance._NotTriedError, match="a job of 3 hosts is not restarted on 2"):
+        conformance._restart(pilot)
 
 
 def test_another_task_than_the_one_that_fails_is_named(
