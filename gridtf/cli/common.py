@@ -102,6 +102,21 @@ def run_command(name: str, words: Sequence[str]) -> int:
     return command.run(arguments)
 
 
+def as_ctrl_c() -> None:
+    """Let SIGHUP, as of a lost connection, and SIGTERM end this command as Ctrl-C does: nothing is left behind."""
+    import signal
+
+    ends = [number for number in (signal.SIGHUP, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]  # nohup
+
+    def interrupt(*_: object) -> None:
+        for number in ends:
+            signal.signal(number, signal.SIG_IGN)  # a shell and its terminal send one each
+        raise KeyboardInterrupt
+
+    for number in ends:
+        signal.signal(number, interrupt)
+
+
 class _Parser(Parser):
     def print_help(self, file: object = None) -> None:
         output.write(self.format_help())

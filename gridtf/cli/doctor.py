@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gridtf import schedulers
 from gridtf.cli import output, style
-from gridtf.cli.common import new_parser
+from gridtf.cli.common import as_ctrl_c, new_parser
 from gridtf.errors import GridtfError, OutputError, UsageError
 from gridtf.findings import Examination, Finding, Level, Setting, result
 from gridtf.jobspec import config
@@ -69,7 +69,11 @@ def run_doctor(arguments: Namespace) -> int:
     if arguments.conformance and arguments.probe:
         raise UsageError("--probe and --conformance are two commands", hint="gridtf doctor --conformance")
     file = Path(arguments.write) if arguments.write is not None else None
-    probe = partial(_probed, end=arguments.end) if arguments.probe else _tried if arguments.conformance else None
+    probe: Probe | None = None
+    if arguments.probe or arguments.conformance:
+        as_ctrl_c()
+        tried, probed = partial(_tried, as_json=arguments.json), partial(_probed, end=arguments.end)
+        probe = probed if arguments.probe else tried
     return _run(file, as_json=arguments.json, given=arguments.given, probe=probe)
 
 
@@ -144,7 +148,7 @@ def _run(file: Path | None, *, as_json: bool, given: Given = (), probe: Probe | 
     else:
         width = output.width()
         lines = _lines(found.findings, width) + ([] if file is not None else _where(found, own, width))
-        output.write("".join(f"{line}\n" for line in lines))
+        output.write(_text(lines))
     if problem is not None:
         raise problem
     if file is not None:
@@ -171,10 +175,10 @@ def _probed(
 
 
 def _tried(
-    found: Examination, given: Given, environ: Mapping[str, str]
+    found: Examination, given: Given, environ: Mapping[str, str], *, as_json: bool
 ) -> tuple[Examination, Mapping[str, object] | None]:
     """What short jobs have shown in place of what this host can tell; it is also written to a file."""
-    from gridtf.cli.show import as_json
+    from gridtf.cli import show
     from gridtf.doctor import conformance, probe
 
     if found.failures:
@@ -189,8 +193,12 @@ def _tried(
         hint = "run it in a folder that you can write to"
         raise OutputError(f"cannot write {_TO_SEND}: {error.strerror}", hint=hint) from None
     seen, result = conformance.conformance(probe.configured(_words(found, given), environ), _say)
+    if result is None:
+        _say(f"{_TO_SEND} is not written")
+        output.write(f"{_as_json(seen, None, None)}\n" if as_json else _text(_lines(seen.findings, output.width())))
+        raise KeyboardInterrupt
     try:
-        Path(_TO_SEND).write_text(f"{as_json(result)}\n", encoding="utf-8")
+        Path(_TO_SEND).write_text(f"{show.as_json(result)}\n", encoding="utf-8")
         advice = (
             "please send it with an issue" if result["passed"] else "mend the set-up, and try again, before you send it"
         )
@@ -251,6 +259,10 @@ def _lines(findings: Sequence[Finding], width: int | None) -> list[str]:
             lines.append(hanging(f"{'':<{_WIDTH}}    {plain(finding.hint)}", width, _WIDTH + 4))
     counts = {level: sum(finding.level == level for finding in findings) for level in Level}
     return [*lines, f"{counted(counts[Level.FAILURE], 'failure')}, {counted(counts[Level.WARNING], 'warning')}"]
+
+
+def _text(lines: Sequence[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _where(found: Examination, own: Path | None, width: int | None) -> list[str]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import signal
 import time
 from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridtf.cli import output
-from gridtf.cli.common import find_job, new_parser
+from gridtf.cli.common import as_ctrl_c, find_job, new_parser
 from gridtf.errors import GridtfError, NotFoundError, UsageError
 from gridtf.jobspec.arguments import Parser
 from gridtf.text import plain
@@ -34,9 +33,7 @@ def run(arguments: Namespace) -> int:
         raise UsageError("--port chooses a port of this host, and --in-job runs elsewhere", hint="leave out --port")
     job = find_job(arguments)
     folder = _folder(job, arguments.logdir)
-    for number in (signal.SIGHUP, signal.SIGTERM):  # as Ctrl-C: nothing is left behind
-        if signal.getsignal(number) != signal.SIG_IGN:  # by nohup
-            signal.signal(number, signal.default_int_handler)
+    as_ctrl_c()
     try:
         if arguments.in_job:
             return _in_job(job, folder)

@@ -42,6 +42,7 @@ _WALLTIME = "5m"
 _BEFORE_SAVING = 30  # seconds from the start of a job to the request for a checkpoint
 _POLL = 0.5
 _NAMES = "worker:{}".format
+_INTERRUPTED = "interrupted"
 
 
 class _NotTriedError(Exception):
@@ -169,6 +170,7 @@ class _Pilot:
 
     def remove(self) -> None:
         """Remove all run directories."""
+        self._say("removing the run directories")
         for job in self.jobs.values():
             try:
                 probe.remove(job)
@@ -327,21 +329,22 @@ GPU_ROWS: Mapping[str, tuple[str, Callable[[_Pilot], str]]] = {
 }
 
 
-def conformance(given: Configured, say: Say = lambda line: None) -> tuple[Examination, dict[str, Any]]:
+def conformance(given: Configured, say: Say = lambda line: None) -> tuple[Examination, dict[str, Any] | None]:
     """Try all rows, and judge them.
 
-    Run directories are removed, unless there is a failure. After Ctrl-C the job that runs is cancelled.
+    Run directories are removed, unless there is a failure. After Ctrl-C the job that runs is cancelled, and the other
+    rows are not tried.
 
     Args:
         given: Options of the jobs, as for probe.probe. With ``gpus_per_node`` each GPU has a task.
         say: Is called with each line on what is done.
 
     Returns:
-        A finding for each row, and the result to send.
+        A finding for each row, and the result to send; None after Ctrl-C.
 
     Raises:
         GridtfError: When the first job is refused: nothing was tried.
-        KeyboardInterrupt: After Ctrl-C, when the jobs have been cancelled.
+        KeyboardInterrupt: After Ctrl-C before a first job, and during what is done after another one.
     """
     pilot = _Pilot(given, say)
     rows = {**ROWS, **GPU_ROWS} if pilot.gpus else ROWS
@@ -361,6 +364,13 @@ def conformance(given: Configured, say: Say = lambda line: None) -> tuple[Examin
                 if not pilot.jobs:
                     raise
                 level, seen, hint = Level.FAILURE, "; ".join(filter(None, (error.what, error.why))), error.hint
+                if isinstance(error.__context__, KeyboardInterrupt):  # during a submission
+                    pilot.over = _INTERRUPTED
+            except KeyboardInterrupt:
+                if not pilot.jobs:
+                    raise
+                pilot.over = _INTERRUPTED
+                level, seen = Level.WARNING, f"not tried: {pilot.over}"
             seconds = round(time.monotonic() - begin, 1)
             outcome = {Level.OK: "passed", Level.FAILURE: "failed"}.get(level, "not tried")
             told.append({"name": name, "outcome": outcome, "seconds": seconds})
@@ -370,7 +380,9 @@ def conformance(given: Configured, say: Say = lambda line: None) -> tuple[Examin
     examined = Examination(tuple(found))
     if not examined.failures:
         pilot.remove()
-    return examined, _result(pilot, told)
+    else:
+        say(f"the run directories, gridtf-trial-…, are kept in {next(iter(pilot.jobs.values())).run_dir.parent}")
+    return examined, None if pilot.over == _INTERRUPTED else _result(pilot, told)
 
 
 def _result(pilot: _Pilot, told: list[dict[str, Any]]) -> dict[str, Any]:

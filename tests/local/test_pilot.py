@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import venv
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from gridtf.doctor.conformance import ROWS
 from gridtf.run import registry
-from tests.support.commands import call
+from tests.support.commands import call, started
 from tests.support.configuration import write
 from tests.support.pilots import levels, result
 
@@ -59,6 +60,22 @@ def test_nothing_more_is_tried_where_no_task_can_begin(here: Path, words: tuple[
     assert "mend the set-up, and try again, before you send it" in done.stderr
     sent = result(here)
     assert (sent["failed"], sent["passed"]) == (["train"], [])
+
+
+@pytest.mark.parametrize("numbers", [("SIGINT",), ("SIGHUP", "SIGTERM")], ids=["ctrl_c", "lost"])
+def test_what_was_tried_is_shown_after_a_signal_and_nothing_stays(here: Path, numbers: tuple[str, ...]) -> None:
+    with started("doctor", "--conformance") as process:
+        assert process.stderr is not None
+        assert "submitted job" in process.stderr.readline()
+        for number in numbers:
+            process.send_signal(signal.Signals[number])
+        printed, said = process.communicate(timeout=120)
+    assert process.returncode == 130, printed + said
+    assert levels(printed) == dict.fromkeys(ROWS, "warning")
+    assert printed.count("not tried: interrupted") == len(ROWS)
+    assert "gridtf-conformance.json is not written" in said
+    assert not [path for path in here.rglob("*") if path.name != "gridtf-runs"]
+    assert not list(registry.entries(os.environ))
 
 
 def test_site_that_forbids_everything_is_one_error(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,6 +129,7 @@ def test_nothing_more_is_tried_after_a_job_that_does_not_start(
     what = "a step of Keras and a sum of 4 MiB over all hosts (gridtf submit, logs)"
     assert first.message == f"{what}; a job has not started within 0 s: Resources; it was cancelled (0 s)"
     assert fake.cancelled == ["101"]
+    assert sent is not None
     assert (sent["failed"], sent["passed"]) == (["train"], [])
     assert {row["outcome"] for row in sent["trials"][1:]} == {"not tried"}
 
@@ -145,6 +146,30 @@ def test_ctrl_c_cancels_the_job(fake: FakeScheduler, rough_path: Path, monkeypat
         return interrupted() if len(calls) == 1 else watch(*arguments, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Job, "watch", once)
-    with pytest.raises(KeyboardInterrupt):
-        conformance.conformance(configured())
-    assert fake.cancelled == ["101"]
+    found, sent = conformance.conformance(configured())
+    assert (fake.cancelled, sent) == (["101"], None)
+    assert {finding.level for finding in found.findings} == {Level.WARNING}
+    assert all("not tried: interrupted" in finding.message for finding in found.findings)
+    assert not list(rough_path.glob("gridtf-runs/*"))
+
+
+def test_ctrl_c_during_a_submission_is_the_last_one(
+    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, calls = fake.submit, list[object]()
+
+    def interrupted(plan: Any) -> Any:
+        calls.append(plan)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return submit(plan)
+
+    monkeypatch.setattr(fake, "submit", interrupted)
+    monkeypatch.setattr(conformance._Pilot, "ended", lambda pilot, job, state: SimpleNamespace(cause={}, reason=""))
+    monkeypatch.setattr(conformance._Pilot, "read", lambda pilot, entry: [told(0), told(1)])
+    monkeypatch.setattr(
+        conformance, "ROWS", {name: conformance.ROWS[name] for name in ("train", "first_cause", "restart")}
+    )
+    found, sent = conformance.conformance(configured())
+    assert [finding.level for finding in found.findings] == [Level.OK, Level.FAILURE, Level.WARNING]
+    assert (len(calls), sent) == (2, None)
