@@ -43,6 +43,8 @@ _BEFORE_SAVING = 30  # seconds from the start of a job to the request for a chec
 _POLL = 0.5
 _NAMES = "worker:{}".format
 _INTERRUPTED = "interrupted"
+# Of the site's limits those that an option keeps to.
+_LESS = {"max_time": "--time", "max_nodes": "--nodes", "max_workers": "--nodes"}
 
 
 class _NotTriedError(Exception):
@@ -112,7 +114,9 @@ class _Pilot:
             job = self.jobs[entry] = submit()
         except UsageError as error:
             if not self.jobs:
-                raise
+                limit, _, most = error.why.rpartition(": ")[2].partition(" = ")
+                write = f"write {_LESS[limit]} {most}" if limit in _LESS else ""
+                raise UsageError(error.what, why=error.why, hint="; ".join(filter(None, (write, error.hint)))) from None
             raise _NotTriedError("; ".join(filter(None, (error.what, error.why)))) from None
         self._say(f"submitted job {job.id} ({job.scheduler}), run directory {job.run_dir}")
         patience = min(_START, self._left())
