@@ -104,6 +104,11 @@ class _Pilot:
             restarts=0,
             on=(),
         )
+        typed = [(key.partition(".")[0], flag) for key, flag in self._given.sources.items() if flag.startswith("-")]
+        asked = own.with_gpus_per_node
+        replaced = [flag for key, flag in typed if key != "nodes" and spec.option(key) != asked.option(key)]
+        if replaced and not self.jobs:
+            self._say(f"the pilot sets these itself, and leaves yours out of account: {', '.join(replaced)}")
         return self.started(entry, lambda: probe.submit(spec.replace(**values), self._given))
 
     def started(self, entry: str, submit: Callable[[], Job]) -> Job:

@@ -118,6 +118,14 @@ def test_first_job_that_is_refused_is_an_error(fake: FakeScheduler, rough_path: 
     assert not list(rough_path.iterdir())
 
 
+def test_options_that_the_pilot_sets_itself_are_named(fake: FakeScheduler, rough_path: Path) -> None:
+    fake.states, said = [JobStatus(JobState.CANCELLED, purged=True)], list[str]()
+    typed = ("--restarts", "5", "--workers=3", "--nodes=3", "--time=2m", "--gpus=6", "--setup=true")
+    conformance.conformance(configured(*typed), said.append)
+    assert said[0] == "the pilot sets these itself, and leaves yours out of account: --restarts, --workers"
+    assert sum("leaves yours out" in line for line in said) == 1
+
+
 def test_nothing_more_is_tried_after_a_job_that_does_not_start(
     fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
