@@ -69,7 +69,9 @@ class Parser(argparse.ArgumentParser):
         if rest:
             from gridtf.jobspec import synonyms
 
-            hint = synonyms.of_argument(self.prog) or f"see `{self.prog} --help`"
+            flag = f"--{rest[0]}"
+            meant = f"write: {self.prog} {flag}" if self._metavars.get(flag) == "" else ""
+            hint = synonyms.of_argument(self.prog) or meant or f"see `{self.prog} --help`"
             if takes_job:
                 hint = f"a command goes after --: {self.prog} [options] -- command"
                 if rest[0].isdecimal():
