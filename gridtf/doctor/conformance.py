@@ -43,8 +43,7 @@ _BEFORE_SAVING = 30  # seconds from the start of a job to the request for a chec
 _POLL = 0.5
 _NAMES = "worker:{}".format
 _INTERRUPTED = "interrupted"
-# Of the site's limits those that an option keeps to.
-_LESS = {"max_time": "--time", "max_nodes": "--nodes", "max_workers": "--nodes"}
+_LESS = f"its jobs request two hosts and a walltime of {_WALLTIME}; --nodes and --time request less"
 
 
 class _NotTriedError(Exception):
@@ -119,9 +118,8 @@ class _Pilot:
             job = self.jobs[entry] = submit()
         except UsageError as error:
             if not self.jobs:
-                limit, _, most = error.why.rpartition(": ")[2].partition(" = ")
-                write = f"write {_LESS[limit]} {most}" if limit in _LESS else ""
-                raise UsageError(error.what, why=error.why, hint="; ".join(filter(None, (write, error.hint)))) from None
+                hint = "; ".join(filter(None, (_LESS, error.hint)))
+                raise UsageError(error.what, why=error.why, hint=hint) from None
             raise _NotTriedError("; ".join(filter(None, (error.what, error.why)))) from None
         self._say(f"submitted job {job.id} ({job.scheduler}), run directory {job.run_dir}")
         patience = min(_START, self._left())

@@ -87,10 +87,14 @@ def test_site_that_forbids_everything_is_one_error(here: Path, tmp_path: Path, m
     done = call("doctor", "--conformance", code=2)
     assert (done.stdout, list(here.iterdir())) == ("", [])
     what = "gridtf: the job: tasks.worker.count: 2 requested, the site allows 1"
-    hint = "  write --nodes 1; see the page"
+    hint = "  its jobs request two hosts and a walltime of 5m; --nodes and --time request less; see the page"
     assert done.stderr.splitlines() == [what, f"  {site}:3: max_workers = 1", hint]
     done = call("doctor", "--conformance", "--nodes", "1", code=2)
-    assert done.stderr.splitlines()[-1] == "  write --time 00:01:00; see the page"
+    assert done.stderr.splitlines() == [
+        "gridtf: the job: time: 00:05:00 requested, the site allows 00:01:00",
+        f"  {site}:4: max_time = 00:01:00",
+        hint,
+    ]
 
 
 def test_result_that_cannot_be_written_is_an_error_before_the_jobs(here: Path) -> None:
