@@ -35,8 +35,7 @@ def run(arguments: Namespace) -> int:
     if job is None:
         output.message(f"gridtf: job {plain(arguments.job)} has not ended after {timeout:g} s")
         return STILL_RUNNING
-    left = None if timeout is None else max(0.0, begin + timeout - time.monotonic())
-    return follow(job, left, as_json=arguments.json)
+    return follow(job, timeout, as_json=arguments.json, spent=time.monotonic() - begin)
 
 
 def _begun(arguments: Namespace, deadline: float) -> Job | None:
@@ -60,20 +59,23 @@ def _begun(arguments: Namespace, deadline: float) -> Job | None:
             time.sleep(max(0.0, min(1.0, deadline - time.monotonic())))
 
 
-def follow(job: Job, timeout: float | None = None, *, as_json: bool = False, quiet: bool = False) -> int:
+def follow(
+    job: Job, timeout: float | None = None, *, as_json: bool = False, quiet: bool = False, spent: float = 0.0
+) -> int:
     """Print changes of a job's state to stderr until it ends, then its verdict to stdout. Ctrl-C leaves it running.
 
     Args:
         timeout: Seconds to wait at most; None: no limit.
         as_json: Whether to print the verdict as JSON.
         quiet: Whether to print the verdict alone.
+        spent: Seconds of the timeout that have passed.
 
     Returns:
         The job's exit code; STILL_RUNNING after the timeout, 130 after Ctrl-C.
     """
     changes = Changes()
     try:
-        for view in job.watch(timeout):
+        for view in job.watch(None if timeout is None else max(0.0, timeout - spent)):
             if not quiet and (line := changes.line(view)):
                 output.message(line)
     except KeyboardInterrupt:

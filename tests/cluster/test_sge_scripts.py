@@ -104,11 +104,9 @@ def test_gridtf_run_in_an_environment_that_is_made_anew(sge: Bed) -> None:
     """As by Sisyphus. The note names what has to be kept; with that, all hosts of the job are used."""
     folder = Folder(sge, "anew")
     kept = (*injob._NEEDED, "SGE_QMASTER_PORT", "SGE_EXECD_PORT")  # the bed's services have no names
-    script = (
-        f"clean='env -i '$({' '.join(f'echo {name}=${name};' for name in ENVIRON)})\n"
-        "$clean gridtf run --name cleared -- true\n"
-        f"$clean $({' '.join(f'echo {name}=${name};' for name in kept)}) gridtf run --name kept -- true\n"
-    )
+    clean, more = (" ".join(f'${{{name}+"{name}=${name}"}}' for name in names) for names in (ENVIRON, kept))
+    script = f'set -- env -i {clean}\n"$@" gridtf run --name cleared -- true\n'
+    script += f'"$@" {more} gridtf run --name kept -- true\n'
     job = folder.qsub(script, "-pe", "one", "2")
     job.ended()
     (note,) = re.findall(r"gridtf: this shell belongs to a Grid Engine job, but lacks .*", job.output)
