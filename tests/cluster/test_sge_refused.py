@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.cluster import Bed
 from tests.support.clusterfaults import admin
-from tests.support.clusterjobs import refused
+from tests.support.clusterjobs import gridtf, refused
 
 
 @contextmanager
@@ -30,20 +30,24 @@ def without(bed: Bed, remove: str, add: str) -> Iterator[None]:
             [
                 "--pe",
                 "does not let gridtf start tasks on other hosts (control_slaves FALSE)",
-                "suitable PEs: fill",
+                "suitable PEs: rr, rrj",
             ],
         ),
         (
             ["--workers", "8"],
-            ["8 slots need a parallel environment", "name one with --pe; possibly suitable: fill, fillj, "],
+            [
+                "8 slots need a parallel environment",
+                "name one with --pe; possibly suitable: rr, rrj, rrs, fill, fillj, ",
+            ],
         ),
         (["--workers", "8", "--pe", "rrr"], ["PE `rrr` does not exist", "did you mean rr?", "suitable PEs: rr, "]),
-        (["--workers", "8", "--pe", "loos"], ["did you mean loose? PE `loose` does not let", "suitable PEs: fill, "]),
+        (["--workers", "8", "--pe", "loos"], ["did you mean loose? PE `loose` does not let", "suitable PEs: rr, "]),
+        (["--workers", "2", "--pe", "nosuch"], ["PE `nosuch` does not exist", "suitable PEs: rr, "]),
         (["--workers", "12", "--pe", "rr", "-w", "n1,n2"], ["12 slots on hosts (n1|n2) requested, PE `rr` offers 8"]),
         (["--workers", "3", "--pe", "two"], ["2 slots per host", "3 is not a multiple", "suitable PEs: "]),
         (["--nodes", "2", "--tasks-per-node", "4", "--pe", "two"], ["8 slots are 4 hosts, not 2"]),
         (["--nodes", "2", "--tasks-per-node", "1", "--pe", "smp"], ["on one host only", "$pe_slots", "suitable PEs: "]),
-        (["--workers", "8", "--pe", "smp"], ["8 slots on one host requested", "suitable PEs: fill"]),
+        (["--workers", "8", "--pe", "smp"], ["8 slots on one host requested", "suitable PEs: rr"]),
         (["--workers", "17", "--pe", "rr"], ["17 slots requested, PE `rr` offers 16"]),
         (["--workers", "2", "--pe", "idle"], ["no queue offers PE `idle`", "suitable PEs: "]),
         (
@@ -55,6 +59,7 @@ def without(bed: Bed, remove: str, add: str) -> Iterator[None]:
         (["--account", "mi"], ["--account", "project `mi` does not exist", "existing projects: ml"]),
         (["--gpus-per-task", "3"], ["3 GPUs requested, no host has more than 2"]),
         (["--workers", "8", "--gpus-per-task", "2", "--pe", "rr"], ["8 slots with 2 GPUs each", "offers 4"]),
+        (["--workers", "16", "--gpus-per-task", "1", "--pe", "rr"], ["PE `rr` offers 8", "`qhost -F gpu` shows"]),
         # which ran as 6 workers on 3 hosts
         (["--nodes", "2", "--gpus-per-node", "3", "--pe", "rr"], ["3 GPUs per host requested, no host has more"]),
         # qsub -w v refuses it for its memory, whatever the GPUs
@@ -72,13 +77,19 @@ def test_request_that_the_cell_cannot_run_is_refused(sge: Bed, words: list[str],
 def test_unsuitable_parallel_environments_are_not_suggested(sge: Bed) -> None:
     message = refused(sge, "--workers", "8", "--pe", "loose")
     offered = message.rpartition("suitable PEs: ")[2].strip().split(", ")
-    assert "fill" in offered
+    assert "rr" in offered
     assert not {"loose", "idle", "smp", "one"} & set(offered)
     for words in (["--pe", "loose"], ["--pe", "nosuch"], []):  # fill would give it one host
         message = refused(sge, "--nodes", "4", "--tasks-per-node", "1", *words)
         offered = message.partition("suitable")[2].partition(": ")[2].partition(";")[0].strip().split(", ")
         assert {"one", "rr"} & set(offered)
         assert not {"fill", "fillj", "smp"} & set(offered)
+
+
+def test_doctor_suggests_parallel_environments_for_several_hosts(sge: Bed) -> None:
+    told = gridtf(sge, "doctor", "--conformance", "--scheduler", "sge", "--pe", "nosuch", check=False)
+    assert "there is no PE 'nosuch'" in told.stdout + told.stderr
+    assert "suitable: rr, rrj, rrs\n" in told.stdout + told.stderr
 
 
 def test_refusals_without_qconf(sge: Bed) -> None:

@@ -221,7 +221,7 @@ def _check_host(requested: Requested, limit: float) -> None:
         return
     if most := _less_on_each_host(requested.gpu, str(per_host), requested, limit):
         what = f"{per_host} GPUs per host requested, no host has more than {most}"
-        raise SpecError("gpus_per_node", what, hint=f"`qhost -F {requested.gpu}` shows the GPUs of each host")
+        raise SpecError("gpus_per_node", what, hint=requested.gpu_hint)
 
 
 def beyond_hosts(answer: Answer, requested: Requested, limit: float = QUERY_LIMIT) -> SpecError | None:
@@ -308,17 +308,22 @@ def _cell(requested: Requested, script: str) -> Cell:
 def _suitable(pes: Sequence[PE], requested: Requested, script: str) -> list[str]:
     """The other parallel environments that the job could run in, by their settings and by qsub -w v."""
     suitable = []
-    chosen = matching_queues(offers.known_queues(), requested.queues)
-    offered = [pe for pe in pes if not chosen or carrying(chosen, pe.name)]
-    likely = [
-        pe for pe in offered if pe.name != requested.pe and not (pe_problem(pe, requested) or _fills(pe, requested))
-    ]
+    likely = [pe for pe in _likely(pes, requested) if pe.name != requested.pe]
     meant = _meant(requested.pe, likely)
     for pe in sorted(likely, key=lambda pe: pe not in meant)[:_MOST_TRIED_PES]:
         answer = _verify("v", script, "-pe", pe.name, str(requested.slots))
         if not answer.code or _LOAD.search(answer.text) or _IN_USE.search(answer.text):
             suitable.append(pe.name)
     return suitable
+
+
+def _likely(pes: Sequence[PE], requested: Requested) -> list[PE]:
+    """The parallel environments whose settings suit the job, the best ones first."""
+    chosen = matching_queues(offers.known_queues(), requested.queues)
+    offered = [pe for pe in pes if not chosen or carrying(chosen, pe.name)]
+    suited = [pe for pe in offered if not (pe_problem(pe, requested) or _fills(pe, requested))]
+    on_one = requested.request.chosen("nodes") == (1, 1)
+    return sorted(suited, key=lambda pe: (on_one and pe.rule != "$pe_slots", pe.rank))
 
 
 def _meant(name: str, pes: Sequence[PE]) -> list[PE]:
@@ -340,8 +345,7 @@ def name_pes(error: SpecError, plan: Plan) -> None:
     requested = Requested.of(plan, lines=())
     with contextlib.suppress(SchedulerError):
         pes = offers.known_pes()
-        suitable = _names(pe for pe in pes if not (pe_problem(pe, requested) or _fills(pe, requested)))
-        if hint := alternatives("possibly suitable", suitable, _names(pes)):
+        if hint := alternatives("possibly suitable", _names(_likely(pes, requested)), _names(pes)):
             error.hint = f"name one with --pe; {hint}"
 
 
@@ -670,7 +674,8 @@ def _refuse_amounts(output: str, last: str, requested: Requested, cell: Cell) ->
         offer = f"offers {slots[2]}" if slots[2].strip("0") else "never offers that many"
         hosts = f" on hosts {requested.resources[HOST]}" if HOST in requested.resources else ""
         wanted = f"{counted(requested.slots.low, 'slot')}{with_gpus}{one_host}{hosts}"
-        hint = of_quota or alternatives("suitable PEs", cell.suitable) or "`qstat -g c` shows the slots of each queue"
+        shows = requested.gpu_hint if gpus else "`qstat -g c` shows the slots of each queue"
+        hint = of_quota or alternatives("suitable PEs", cell.suitable) or shows
         raise SpecError(requested.key("slots"), f"{wanted} requested, PE `{slots[1]}` {offer}", hint=hint)
 
 

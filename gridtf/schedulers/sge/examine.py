@@ -207,7 +207,7 @@ def choose(site: Site, given: Configured) -> PE | None:
     named = given.spec.option("pe")
     if named is not None:
         return next((pe for pe in site.pes if fnmatch.fnmatchcase(pe.name, str(named))), None)
-    return min(_offered(site), key=_rank, default=None)
+    return min(_offered(site), key=lambda pe: pe.rank, default=None)
 
 
 def _offered(site: Site) -> list[PE]:
@@ -215,16 +215,11 @@ def _offered(site: Site) -> list[PE]:
     return [pe for pe in site.pes if pe.slots > 1 and not pe.users and carrying(site.queues, pe.name)]
 
 
-def _rank(pe: PE) -> tuple[bool, int]:
-    """The lower, the better for jobs of any number of tasks on any number of hosts."""
-    rules = ("$round_robin", "$fill_up")
-    order = rules.index(pe.rule) if pe.rule in rules else len(rules) + (pe.fixed is None)
-    return (not pe.control_slaves and pe.rule != "$pe_slots", order)
-
-
 def _pe(pe: PE | None, site: Site, given: Configured, chosen: Sequence[Queue]) -> Items:
     named, known = given.spec.option("pe"), [one.name for one in site.pes]
-    suitable = [one.name for one in sorted(_offered(site), key=_rank) if one.control_slaves]
+    offered = _offered(site)
+    best = min((one.rank for one in offered), default=None)
+    suitable = [one.name for one in offered if one.control_slaves and one.rank == best]
     write = f"write pe = …; suitable: {some(suitable)}" if suitable else ""
     if pe is None and named is not None:
         hint = nearest(str(named), known) or write or "`qconf -spl` lists them"

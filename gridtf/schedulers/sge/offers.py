@@ -46,6 +46,13 @@ class PE(Value):
         """The slots that it allocates on every host; None where the rule fixes no number."""
         return whole(self.rule)
 
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """The lower, the better for jobs of any number of tasks on any number of hosts."""
+        rules = ("$round_robin", "$fill_up")
+        order = rules.index(self.rule) if self.rule in rules else len(rules) + (self.fixed is None)
+        return (not self.control_slaves and self.rule != "$pe_slots", order)
+
     def hosts(self, slots: int) -> int:
         """The most hosts over which it may spread this number of slots."""
         if self.rule == "$pe_slots":

@@ -50,6 +50,11 @@ class Requested(Value):
         """The resource that stands for GPUs."""
         return str(self.request.options["gpu_resource"])
 
+    @property
+    def gpu_hint(self) -> str:
+        """What shows the GPUs that there are."""
+        return f"`qhost -F {self.gpu}` shows the GPUs of each host"
+
     def key(self, option: str) -> str:
         """The key of the specification to blame for an option of qsub, or for a resource."""
         return self.keys.get(option, "native")

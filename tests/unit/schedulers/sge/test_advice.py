@@ -17,8 +17,9 @@ from gridtf.schedulers.sge.offers import PE, Cell, Queue
 from gridtf.schedulers.sge.requested import Requested
 from tests.support.rendering import SCRIPT, of_sweep, plan
 
-RULES = {"rr": "$round_robin", "fill": "$fill_up", "two": "2", "smp": "$pe_slots", "loose": "$round_robin"}
+RULES = {"fill": "$fill_up", "rr": "$round_robin", "two": "2", "smp": "$pe_slots", "loose": "$round_robin"}
 PES = {name: PE(name, 999, name != "loose", rule) for name, rule in RULES.items()}
+BEST = [PES[name] for name in ("rr", "fill", "two", "smp", "loose")]
 SITE = Cell(
     pes=[*PES.values(), PE("vip", 99, True, "$fill_up", "ml")],
     suitable=["rr", "fill"],
@@ -367,6 +368,14 @@ def test_refusal_by_qsub_blames_a_key(output: str, values: dict[str, Any], key: 
     assert hint in error.hint
 
 
+def test_gpus_that_are_short_are_shown_by_qhost() -> None:
+    none = SITE.replace(suitable=())
+    few = NO_QUEUES.format('cannot run in PE "rr" because it only offers 8 slots')
+    error = refused(few, none, pe="rr", gpus_per_task=1, **workers(16))
+    assert error.hint == "`qhost -F gpu` shows the GPUs of each host"
+    assert refused(few, none, pe="rr", **workers(16)).hint == "`qstat -g c` shows the slots of each queue"
+
+
 def test_gpus_per_job_above_those_of_any_host_are_refused() -> None:
     output = NO_QUEUES.format('cannot run at host "n4" because it offers only hc:gpu=2.000000')
     values = workers(4, pe="smp", gpus_per_task=1)
@@ -446,7 +455,7 @@ def test_missing_parallel_environment_names_possible_ones(monkeypatch: pytest.Mo
     made = plan("sge", name="x", **workers(8))
     monkeypatch.setattr(GridEngine, "is_available", lambda self, environ: True)
     monkeypatch.setattr(sge, "run", Commands())
-    fitting = [name for name, pe in PES.items() if not advice.pe_problem(pe, requested(pe="any", **workers(8)))]
+    fitting = [pe.name for pe in BEST if not advice.pe_problem(pe, requested(pe="any", **workers(8)))]
     assert 0 < len(fitting) < len(PES)
     with pytest.raises(SpecError) as caught:
         scheduler.login.directives(made)
@@ -545,6 +554,15 @@ def test_parallel_environment_that_is_meant_comes_first(
     assert caught.value.why == why
     assert [argv[4] for argv in commands.calls if argv[3:4] == ["-pe"]] == tried
     assert caught.value.hint == f"suitable PEs: {', '.join(tried)}; existing: {', '.join(PES)}"
+
+
+def test_parallel_environment_for_one_host_comes_first_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown = Answer(1, "", REFUSED.format('job rejected: the requested parallel environment "x" does not exist'))
+    monkeypatch.setattr(sge, "run", Commands(v=unknown, **dict.fromkeys(PES, FOUND)))
+    for nodes, suitable in ((1, "smp, rr; "), (4, "rr, two; ")):
+        with pytest.raises(SpecError) as caught:
+            advice.check(plan("sge", name="x", pe="x", nodes=nodes, tasks_per_node=8 // nodes))
+        assert caught.value.hint.startswith(f"suitable PEs: {suitable}")
 
 
 def test_unsuitable_parallel_environment_names_suitable_ones(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,6 +156,12 @@ def test_pe_without_control_slaves_is_one_failure() -> None:
     assert finding(named, "pe.control_slaves").hint == "write pe = …; suitable: rr"
 
 
+def test_pe_that_does_not_exist_is_replaced_by_those_that_suit_jobs_of_any_size() -> None:
+    """Not by one that gives a job one host, or needs a multiple of slots."""
+    assert finding(judge({"pe": "nosuch"}), "pe").hint == "write pe = …; suitable: rr"
+    assert finding(judge({"pe": "nosuch"}, pes=[PES["smp"]]), "pe").hint == "write pe = …; suitable: smp"
+
+
 def test_pe_that_no_queue_offers_is_one_failure() -> None:
     nowhere = judge(queues=[Queue("all.q", frozenset(), None)])
     assert problems(nowhere) == [("failure", "pe.queues")]
