@@ -205,9 +205,8 @@ def test_models_on_grid_engine(sge: Bed) -> None:
             assert all(piece in error for piece in pieces), error
         unknown = gridtf(sge, "when", *two, "--gpus-per-task", "k80:1", check=False)
         assert "gridtf: --gpus-per-task: no host has GPUs of model k80" in unknown.stderr
-        reason = r"\(-l gpu_type=k80\) cannot run in queue \S+ because it offers only hf:gpu_type=[Av]100"
         never = gridtf(sge, "when", *two, "-C", "gpu_type=k80", "--partition", "all.q", check=False)
-        assert re.search(f"never: refused: {reason}", never.stdout)
+        assert "never: no host has gpu_type=k80" in never.stdout
         few = gridtf(sge, "when", *two, "--nodes", "3", "-w", "n1,n2", "--partition", "all.q", check=False)
         assert "never: the job needs 3 hosts, and nodelist leaves 2" in few.stdout
     assert "no resource of this site stands for GPUs of model a100" in refused(sge, *two, "--gpus-per-task", "a100:1")
