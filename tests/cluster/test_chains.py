@@ -147,16 +147,19 @@ def test_job_that_slurm_has_forgotten(accounting_slurm: Bed) -> None:
     bed = accounting_slurm  # after two seconds
     admin(bed, "sacctmgr", "-i", "add", "account", "chains")
     admin(bed, "sacctmgr", "-i", "add", "user", "bob", "account=chains")
-    options = ("--scheduler", "slurm", "--nodes", "1", "--workers", "1", "--name", "first")
-    known = ("submit", *options, "--", "true")  # the account may be known late
-    until(lambda: gridtf(bed, *known, user="bob", check=False).returncode == 0, "that bob has an account")
-    first = ClusterJob(bed, *options, "--", "true", user="bob")
-    ends(first, "COMPLETED")
-    queue = ("squeue", "-h", "-t", "all", "-o", "%i")
-    first.until(lambda: first.id not in bed.run("login", *queue).stdout.split(), "Slurm to forget it")
-    after = ClusterJob(bed, *options, "--after", first.id, "--", "true", user="bob")
-    assert "--dependency" not in after.run.script.read_text()
-    ends(after, "COMPLETED")
+    try:
+        options = ("--scheduler", "slurm", "--nodes", "1", "--workers", "1", "--name", "first")
+        known = ("submit", *options, "--", "true")  # the account may be known late
+        until(lambda: gridtf(bed, *known, user="bob", check=False).returncode == 0, "that bob has an account")
+        first = ClusterJob(bed, *options, "--", "true", user="bob")
+        ends(first, "COMPLETED")
+        queue = ("squeue", "-h", "-t", "all", "-o", "%i")
+        first.until(lambda: first.id not in bed.run("login", *queue).stdout.split(), "Slurm to forget it")
+        after = ClusterJob(bed, *options, "--after", first.id, "--", "true", user="bob")
+        assert "--dependency" not in after.run.script.read_text()
+        ends(after, "COMPLETED")
+    finally:  # other tests need a bob without an account
+        admin(bed, "sacctmgr", "-i", "delete", "user", "bob", "account=chains")
 
 
 def test_job_that_is_deleted_before_it_begins_is_cancelled(sge: Bed) -> None:
