@@ -175,7 +175,7 @@ def test_a_shorter_walltime_starts_before_a_reservation(slurm: Bed) -> None:
         for native in ("--reservation=maint", "--constraint=nosuch"):
             (row,) = asked(bed, *words, "--time", "5", f"--native={native}").values()
             assert row["start"] is None
-            assert row["why"].startswith("refused: ") or " and nosuch requested, partition cpu has 0 " in row["why"]
+            assert row["why"].startswith("refused: ")
     with undone(bed, f"{reserve} flags=maint", "scontrol delete reservationname=maint"):
         rows = asked(bed, *words, "--time", "5,1h")
         assert starts_now(rows["cpu", "1", 300])

@@ -550,13 +550,11 @@ def _too_much(request: ComponentRequest, partition: Partition, partitions: Seque
     nodes, tasks, gpus, cpus, mem = request.nodes, request.tasks, request.gpus, request.cpus, request.mem
     features = f"with {'&'.join(request.features)}" if request.features else ""
     excluded = {*hostlist.expand(request.options.get("exclude", ""))}
-    other = "constraint" if features and not gpus else ""  # with GPUs, they are said to have the features
-    counts, apart = ("exclude", " apart from those of exclude") if excluded else (other or "nodes", "")
+    counts, apart = ("exclude", " apart from those of exclude") if excluded else ("nodes", "")
     words = [*filter(None, (request.gpu_type, "GPUs", features))]
     kind, enough, a_node = " ".join(words), "have enough", ", nodes of partition {} have {}"
     needed = f"{tasks} tasks a node need {cpus} CPUs" if tasks > 1 else f"{cpus} CPUs a node requested"
     each = ", ".join(f"{n} {noun}" for n, noun in ((gpus, kind), (cpus, "CPUs"), (mem, "MiB of memory")) if n)
-    each += f" and {'&'.join(request.features)}" if other else ""
     # option of sbatch, amount, what is wrong, what partitions that have as much do; in the order of has()
     limits = (
         ("nodes", nodes, f"{nodes} nodes requested, partition {{}} has {{}}", enough),

@@ -277,14 +277,6 @@ def test_hosts_that_exclude_leaves_are_counted() -> None:
     assert "there are: gpu (1), cpu (0)" in error.hint
 
 
-def test_features_that_no_node_has_are_named() -> None:
-    error = refusal(SHAPE, partition="cpu", constraint="v100")
-    assert (error.key, error.problem) == (
-        "constraint",
-        "1 nodes with 1 CPUs and v100 requested, partition cpu has 0 such nodes",
-    )
-
-
 def test_licenses_and_reservations_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     printed = "LicenseName=tensor Total=4 Used=0 Free=4 Reserved=0 Remote=no\nReservationName=course StartTime=x\n"
     monkeypatch.setattr(slurm, "try_run", lambda *_, **__: printed)
