@@ -1,0 +1,124 @@
+"""Compares how random attempts end in two trees of gridtf: scripts/differential."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+WANTED = ROOT / "tests/recorded/differences.json"
+Ends = dict[int, dict[str, Any]]
+_GIT = ["git", "-C", str(ROOT)]
+_SOON = 0.6  # simulated seconds by which an attempt may take longer or shorter
+_MOST_SHOWN = 3
+
+
+@contextlib.contextmanager
+def tree_of(commit: str) -> Iterator[Path]:
+    """The files of a commit."""
+    with tempfile.TemporaryDirectory(prefix="gridtf-differential-") as folder:
+        archive = [*_GIT, "archive", commit]
+        tree = subprocess.run(archive, capture_output=True, check=True).stdout
+        with tarfile.open(fileobj=io.BytesIO(tree)) as files:
+            files.extractall(folder, filter="data")
+        yield Path(folder)
+
+
+def start(tree: Path, first: int, last: int, *places: str) -> subprocess.Popen[str]:
+    """Start to let attempts of these seeds end in a tree."""
+    command = [sys.executable, str(ROOT / "scripts/randomends.py"), str(tree), str(first), str(last), *places]
+    return subprocess.Popen(command, cwd=tree, stdout=subprocess.PIPE, text=True)
+
+
+def ends_of(process: subprocess.Popen[str]) -> Ends:
+    """How they have ended, by seed."""
+    lines, _ = process.communicate()
+    assert process.returncode == 0, f"{process.args!r} has ended with {process.returncode}"
+    return {end["seed"]: end for end in map(json.loads, lines.splitlines())}
+
+
+def _flat(end: Mapping[str, Any]) -> dict[str, Any]:
+    parts = {key: value for key, value in end.items() if not isinstance(value, dict)}
+    for part in ("verdict", "stop"):
+        parts |= {f"{part}.{key}": value for key, value in end.get(part, {}).items()}
+    return parts
+
+
+def differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """What differs of two ends: the names of records and their entries."""
+    before, after = _flat(old), _flat(new)
+    names = [name for name in sorted(before.keys() | after.keys()) if before.get(name) != after.get(name)]
+    if abs(before.get("seconds", 0.0) - after.get("seconds", 0.0)) <= _SOON:
+        names = [name for name in names if name != "seconds"]
+    return names
+
+
+def _told(end: Mapping[str, Any]) -> str:
+    if "error" in end:
+        return str(end["error"])
+    verdict, stop = end["verdict"], end["stop"].get("reason")
+    return f"{verdict['state']}: {verdict['reason']} [{verdict['hint']}] (stop: {stop}, {end['seconds']} s)"
+
+
+def wanted(names: list[str], old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Whether a difference is one of those that are listed: all that differs, and both texts, have to match."""
+    rows = json.loads(WANTED.read_text())
+    texts = _told(old), _told(new)
+    return any(
+        set(names) <= set(row["names"])
+        and all(re.search(row[which], text) for which, text in zip(("old", "new"), texts, strict=True))
+        for row in rows
+    )
+
+
+def compare(commit: str, first: int, count: int) -> int:
+    """Compare this tree with that of a commit. Returns how many differences are not listed."""
+    with tree_of(commit) as tree:
+        processes = [start(each, first, first + count) for each in (tree, ROOT)]
+        old, new = map(ends_of, processes)
+    listed = 0
+    found: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for seed, end in old.items():
+        names = differing(end, new[seed])
+        if names and wanted(names, end, new[seed]):
+            listed += 1
+        elif names:
+            found[tuple(names)].append(seed)
+    states = Counter(end["verdict"]["state"] if "verdict" in end else "error" for end in old.values())
+    print(f"{count} attempts: {', '.join(f'{number} {state}' for state, number in states.most_common())}")
+    missed = sum(map(len, found.values()))
+    print(f"{count - listed - missed} end as at {commit}, {listed} differ as they should, {missed} differ")
+    for keys, seeds in sorted(found.items(), key=lambda item: -len(item[1])):
+        print(f"\n{len(seeds)} in {', '.join(keys)}")
+        for seed in seeds[:_MOST_SHOWN]:
+            print(f"  {seed} before: {_told(old[seed])}\n  {seed} now:    {_told(new[seed])}")
+    return missed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/differential")
+    parser.add_argument("commit", nargs="?", help="default: that of the last release")
+    parser.add_argument("--attempts", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    typed = parser.parse_args()
+    if typed.commit is None:
+        from tests.support.releases import released
+
+        typed.commit = (released() or ("", "HEAD"))[1]
+    return bool(compare(typed.commit, typed.first, typed.attempts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
