@@ -52,13 +52,8 @@ bootstrap.unsubmitted: errors host jobspec run schedulers
 bootstrap.ranks: bootstrap.plan errors jobspec run schedulers text values
 bootstrap.join: bootstrap.agent bootstrap.plan bootstrap.ranks bootstrap.system bootstrap.unsubmitted bootstrap.wire
     errors host jobspec run schedulers states text values
-<<<<<<< HEAD
-bootstrap.elements: bootstrap.agent bootstrap.judge bootstrap.launcher bootstrap.plan bootstrap.system errors host
-    jobspec run schedulers states
-=======
 bootstrap.elements: bootstrap.agent bootstrap.launcher bootstrap.plan bootstrap.system errors host jobspec run
     schedulers states
->>>>>>> parent of 2045c332 (tests/checkout/test_architecture.py knows that elements write verdicts)
 bootstrap.main: bootstrap.elements bootstrap.join bootstrap.judge bootstrap.launcher bootstrap.plan bootstrap.system
     bootstrap.unsubmitted contract errors files host jobspec run schedulers
 observe: errors host jobspec run schedulers states text values
