@@ -13,6 +13,7 @@ import tarfile
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ Ends = dict[int, dict[str, Any]]
 _GIT = ["git", "-C", str(ROOT)]
 _SOON = 0.6  # simulated seconds by which an attempt may take longer or shorter
 _MOST_SHOWN = 3
+_AT_ONCE = 250  # attempts with another order, which may be seen in them
 
 
 @contextlib.contextmanager
@@ -36,9 +38,9 @@ def tree_of(commit: str) -> Iterator[Path]:
         yield Path(folder)
 
 
-def start(tree: Path, first: int, last: int, *places: str) -> subprocess.Popen[str]:
+def start(tree: Path, first: int, last: int, *order: str) -> subprocess.Popen[str]:
     """Start to let attempts of these seeds end in a tree."""
-    command = [sys.executable, str(ROOT / "scripts/randomends.py"), str(tree), str(first), str(last), *places]
+    command = [sys.executable, str(ROOT / "scripts/randomends.py"), str(tree), str(first), str(last), *order]
     return subprocess.Popen(command, cwd=tree, stdout=subprocess.PIPE, text=True)
 
 
@@ -107,12 +109,53 @@ def compare(commit: str, first: int, count: int) -> int:
     return missed
 
 
+def other_orders() -> dict[tuple[str, str], list[str]]:
+    """Each pair of kinds of ends that stand one after the other at a moment -> an order in which they change places.
+
+    As few other kinds that may be known at the same moment as possible do so as well.
+    """
+    from gridtf.bootstrap.judge.evidence import MOMENTS, ORDER
+
+    usual = [*ORDER]
+    moments = [[kind for kind in usual if kind in moment] for moment in MOMENTS]
+
+    def changed(order: list[str]) -> int:
+        pairs = [pair for moment in moments for pair in combinations(moment, 2)]
+        return sum(order.index(former) > order.index(latter) for former, latter in pairs)
+
+    def moved(kind: str, place: str, after: int) -> list[str]:
+        rest = [each for each in usual if each != kind]
+        rest.insert(rest.index(place) + after, kind)
+        return rest
+
+    pairs = dict.fromkeys(pair for moment in moments for pair in pairwise(moment))
+    return {(one, two): min(moved(one, two, 1), moved(two, one, 0), key=changed) for one, two in pairs}
+
+
+def unseen_orders(first: int, most: int) -> list[tuple[str, str]]:
+    """The pairs of kinds that may change places without a difference in any of so many attempts."""
+    left = other_orders()
+    for begin in range(first, first + most, _AT_ONCE):
+        seeds = begin, min(begin + _AT_ONCE, first + most)
+        right = ends_of(start(ROOT, *seeds))
+        for pair, order in tuple(left.items()):
+            other = ends_of(start(ROOT, *seeds, *order))
+            if found := [seed for seed, end in right.items() if differing(end, other[seed])]:
+                print(f"{pair[1]} before {pair[0]} is seen in {found[:_MOST_SHOWN]}", flush=True)
+                del left[pair]
+    print(*(f"{two} before {one} is not seen" for one, two in left), sep="\n")
+    return [*left]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/differential")
     parser.add_argument("commit", nargs="?", help="default: that of the last release")
     parser.add_argument("--attempts", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--orders", action="store_true")
     typed = parser.parse_args()
+    if typed.orders:
+        return bool(unseen_orders(typed.first, typed.attempts))
     if typed.commit is None:
         from tests.support.releases import released
 

@@ -3,7 +3,9 @@
 It runs in a tree of gridtf, takes the launcher of that, with the hosts, agents and clock of its unit tests, and prints
 a line of JSON for each attempt.
 
-    python scripts/randomends.py TREE FIRST LAST
+    python scripts/randomends.py TREE FIRST LAST [KIND KIND ...]
+
+The kinds are those of ends, in another order than the one in which they outrank each other.
 """
 
 from __future__ import annotations
@@ -40,13 +42,15 @@ class End:
         hosts = tuple(f"h{number}" for number in range(count))
         self.mpi = self.maybe(0.45)
         spec: dict[str, Any] = {"heartbeat_timeout": 10}
+        # what meets seldom otherwise: no task does anything; all succeed, and at the same moment an agent ends; agents
+        # end since the launcher was stopped, and the scheduler ends the job; it ends an agent for an earlier start
+        self.theme = self.random.choice(["still", "done", "stopped", "cleaned up", *[""] * 16])
         self.evaluator = count > 1 and not self.mpi and self.maybe(0.15)
         if self.mpi:
             spec["mpi"] = "mpirun"
         if self.evaluator:
             spec |= {"tasks": {"worker": {"count": count - 1}, "evaluator": {"count": 1}}, "evaluator_wait": 5}
-        self.still = self.maybe(0.1)  # no task does anything
-        if self.still:
+        if self.theme == "still":
             spec |= {"stall_after": "20s", "on_stall": self.random.choice(["end", "restart"]), "restarts": 1}
         for likely, more in (
             (0.2, {"leader_wait": 4}),
@@ -74,6 +78,9 @@ class End:
             self.task(host, name)
         happens = [self.silence, self.closes, self.agent_ends, self.scheduler, self.cancel, self.signal, self.host_ends]
         happens += [self.stall, self.gone] if self.mpi or self.maybe(0.3) else []
+        themes = {"done": self.host_ends, "stopped": self.gone, "cleaned up": self.agent_ends}
+        if self.theme in themes:
+            themes[self.theme]()
         for happening in self.random.sample(happens, self.random.choice([0, 1, 1, 2, 2, 3, 4])):
             happening()
         if self.mpi and self.maybe(0.4):
@@ -113,7 +120,8 @@ class End:
             ("RUNNING", {"exception": raised}),
             *[("RUNNING", {"quiet": attempt.system.wall})] * 3,
         ]
-        state, ended = how[-1] if self.still else self.random.choice(how)
+        state, ended = how[-1] if self.theme == "still" else how[0] if self.theme == "done" else self.random.choice(how)
+        seconds = 5 if self.theme == "done" else seconds
         if state == "RUNNING":
             attempt.at(seconds, lambda: attempt.states[host].get(name, {}).update(more | ended))
         else:
@@ -142,6 +150,9 @@ class End:
         }
         what |= self.random.choice([{}, {}, {"signal": 15}, {"orphaned": True}, {"unheard": True}])
         stops = what.keys() & {"signal", "unheard"} and self.maybe(0.6)
+        if self.theme == "stopped":
+            what, stops = what | {"signal": 15}, True
+            self.scheduler()
         attempt, host = self.attempt, self.random.choice(self.hosts)
 
         @self.at(4, 5, 5.2, 6)
@@ -195,13 +206,14 @@ class End:
             OutOfMemoryError("the kernel has ended all of the step"),
             GridtfError("qrsh failed", why="z"),
         ]
-        end = AgentEnd(code, host, (), self.random.choice(errors))
+        error = errors[4] if self.theme == "cleaned up" else self.random.choice(errors)
+        end = AgentEnd(code, host, (), error)
         self.at(0.5, 4, 5, 5.2, 6)(partial(setattr, self.attempt.cluster.agents[host], "end", end))
 
     def host_ends(self) -> None:
         """An agent says that no process is left on its host."""
         host = self.random.choice(self.hosts)
-        self.at(5, 6)(lambda: self.attempt.more[host].update(over=True))
+        self.at(5, 5 if self.theme else 6)(lambda: self.attempt.more[host].update(over=True))
 
     def signal(self) -> None:
         """The launcher receives a signal."""
@@ -249,11 +261,15 @@ def ends(seed: int, folder: Path) -> dict[str, Any]:
         return {"seed": seed, "error": f"{type(error).__name__}: {error}"[:300]}
 
 
-def main(tree: str, first: str, last: str) -> None:
+def main(tree: str, first: str, last: str, *order: str) -> None:
     sys.path.insert(0, tree)
     import gridtf
 
     assert gridtf.__file__ and Path(gridtf.__file__).is_relative_to(tree), gridtf.__file__
+    if order:
+        from gridtf.bootstrap.judge import evidence
+
+        evidence.ORDER = dict.fromkeys(order, "")
     for seed in range(int(first), int(last)):
         with tempfile.TemporaryDirectory() as folder:
             line = json.dumps(ends(seed, Path(folder)), sort_keys=True)

@@ -6,6 +6,7 @@ which gives it a part of the CPUs and GPUs.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -15,8 +16,8 @@ from gridtf.errors import GridtfError, UsageError
 from gridtf.host.processes import become_subreaper, block_signals, is_end, tell
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.sweep import Sweep
-from gridtf.run import reduced, registry
-from gridtf.run.rundir import RunDir, open_log
+from gridtf.run import recordtypes, reduced, registry
+from gridtf.run.rundir import RunDir, listdir, open_log, read_record
 from gridtf.schedulers.api import JobStatus, Parent
 from gridtf.states import JobState
 
@@ -76,7 +77,6 @@ def together(
     from gridtf.bootstrap.agent.node import fork_each
     from gridtf.bootstrap.launcher import launcher
     from gridtf.bootstrap.launcher.contact import TerminatedBySignal
-    from gridtf.bootstrap.launcher.ending import of_killed
     from gridtf.bootstrap.system import System
 
     block_signals()
@@ -110,11 +110,23 @@ def together(
 
     def over(share: int, code: int) -> None:
         if code < 0:
-            of_killed(RunDir(job.run.path.with_name(numbers[share])), -code, system.time())
+            _tell_of_killed(RunDir(job.run.path.with_name(numbers[share])), -code, system.time())
 
     mains = [partial(run, number, share) for share, number in enumerate(numbers)]
     codes, _ = fork_each(mains, len(mains), system, None, over)
     return next((code if code > 0 else 128 - code for code in codes if code), 0)
+
+
+def _tell_of_killed(run: RunDir, number: int, now: float) -> None:
+    """Write the verdict of an element whose launcher a signal has ended: the scheduler will not tell of that."""
+    from gridtf.bootstrap.judge import verdict
+
+    with contextlib.suppress(GridtfError):
+        attempt = run.latest()
+        launcher = read_record(attempt.launcher, recordtypes.Launcher, own=True) if attempt else None
+        if attempt and launcher and attempt.verdict.name not in listdir(attempt.path):
+            end = verdict.of_killed_launcher(launcher, number)
+            attempt.write_verdict(end.record(launcher["nonce"], launcher["began"], now))
 
 
 def _whole(scheduler: Scheduler, request: Request, environ: Mapping[str, str], system: Any) -> Allocation:

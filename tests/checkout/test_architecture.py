@@ -52,8 +52,8 @@ bootstrap.unsubmitted: errors host jobspec run schedulers
 bootstrap.ranks: bootstrap.plan errors jobspec run schedulers text values
 bootstrap.join: bootstrap.agent bootstrap.plan bootstrap.ranks bootstrap.system bootstrap.unsubmitted bootstrap.wire
     errors host jobspec run schedulers states text values
-bootstrap.elements: bootstrap.agent bootstrap.launcher bootstrap.plan bootstrap.system errors host jobspec run
-    schedulers states
+bootstrap.elements: bootstrap.agent bootstrap.judge bootstrap.launcher bootstrap.plan bootstrap.system errors host
+    jobspec run schedulers states
 bootstrap.main: bootstrap.elements bootstrap.join bootstrap.judge bootstrap.launcher bootstrap.plan bootstrap.system
     bootstrap.unsubmitted contract errors files host jobspec run schedulers
 observe: errors host jobspec run schedulers states text values
@@ -261,6 +261,19 @@ def test_pure_modules_do_no_io(module: str) -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_NAMES:
             wrong.append(f"line {node.lineno} calls {node.func.id}")
     assert not wrong
+
+
+def test_the_judge_alone_makes_and_changes_verdicts() -> None:
+    """Who else knows something of an end hands over evidence."""
+    found = []
+    for path in sorted((PACKAGE / "bootstrap").rglob("*.py")):
+        calls = [node for node in ast.walk(tree(path)) if isinstance(node, ast.Call)]
+        for node in calls if path.parent.name != "judge" else ():
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            keys = {each.arg for each in node.keywords}
+            if name in ("Verdict", "noting") or (name == "replace" and keys & {"reason", "continuation", "chain"}):
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not found
 
 
 def test_import_module_is_used_in_few_places() -> None:

@@ -64,6 +64,8 @@ BEDS_OF_LANDINGS: dict[str, tuple[str, ...]] = {
 }
 # Tests that --all leaves out: whole ones, or rows, of which others stay.
 ROWS_OF_RELEASES = (
+    "tests/checkout/test_differential.py::test_attempts_end_as_in_the_last_release_but_for_what_is_listed[[]many]",
+    "tests/checkout/test_differential.py::test_each_other_order_of_ends_is_seen",
     # each example runs on this machine at each landing; sge-ps_flags and slurm-keras_distribution over hosts as well
     *(f"tests/cluster/test_training_examples.py::test_on_two_hosts[[]{row}]" for row in ("*[!sn]", "sl*s", "sg*n")),
     "tests/cluster/test_training.py::test_parameter_servers_over_four_hosts",  # test_slurm_training.py, ps_flags

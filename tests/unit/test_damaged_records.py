@@ -23,7 +23,8 @@ from gridtf.bootstrap.agent.exits import EXITS
 from gridtf.bootstrap.agent.node import AgentSupervisor
 from gridtf.bootstrap.join import Joining
 from gridtf.bootstrap.judge import together
-from gridtf.bootstrap.judge.verdict import decide, of_task
+from gridtf.bootstrap.judge.outcome import decide
+from gridtf.bootstrap.judge.verdict import of_task
 from gridtf.bootstrap.launcher.contact import TerminatedBySignal
 from gridtf.bootstrap.launcher.hosts import HostMonitor
 from gridtf.bootstrap.launcher.launcher import Launcher
@@ -197,7 +198,7 @@ def joined_observer_reads(run: RunDir) -> None:
 def launcher_is_signalled(run: RunDir) -> None:
     of = (FakeListener, InlineRecorder)
     launched = LaunchedJob(run, SPEC, resolved(SPEC), local.scheduler, "7", FakeSystem())
-    Launcher(launched, *of).ending.of_exception(TerminatedBySignal(15))
+    Launcher(launched, *of).ending.interrupted(TerminatedBySignal(15))
 
 
 def cancel_reads(run: RunDir) -> None:

@@ -15,7 +15,6 @@ from gridtf.host import processes
 from gridtf.run.rundir import Attempt, Record, listdir
 from gridtf.schedulers.agents import STOP_SIGNAL
 from gridtf.schedulers.api import Scheduler
-from gridtf.states import JobState
 from gridtf.values import Fields
 
 _WAKE_LIMIT = 10.0  # seconds within which a launcher that was continued (SIGCONT) has to write a heartbeat
@@ -100,16 +99,13 @@ class Rescue(Fields):
             silence: Seconds since its last heartbeat.
             stopped: Whether it was stopped, as by SIGSTOP or gdb, before it was continued.
         """
-        from gridtf.bootstrap.judge.verdict import Verdict
+        from gridtf.bootstrap.judge import verdict
 
         self.system.signal([launcher["pid"]], signal.SIGKILL)
-        hung = "it hung, for example in a file system that does not respond"
-        how = "it was stopped by a signal or a debugger" if stopped else hung
-        what = f"the launcher on host {launcher['host']} was stalled for {silence:.0f} s, and an agent has killed it"
-        verdict = Verdict(JobState.FAILED, what, why=how, hint="the agents had already ended their tasks")
-        self.system.log(verdict.text())
+        end = verdict.of_silent_launcher(launcher, silence, stopped=stopped)
+        self.system.log(end.text())
         with contextlib.suppress(GridtfError):
             if self.attempt.verdict.name in listdir(self.attempt.path):  # the launcher had written it before it stalled
                 return
             now = self.system.time()
-            self.attempt.write_verdict(verdict.record(self.nonce, launcher.get("began", now), now))
+            self.attempt.write_verdict(end.record(self.nonce, launcher.get("began", now), now))

@@ -133,6 +133,11 @@ def following(
     return Following(chosen, max(pause, *failure.left.values(), 0.0), why, now)
 
 
+def followed(end: Verdict, number: int) -> Verdict:
+    """The verdict on an attempt that another one follows, of this number."""
+    return end.noting(f"attempt {number} follows").replace(next=number, again=False)
+
+
 def choose(hosts: Sequence[Host], request: Request, history: History) -> tuple[Host, ...] | str:
     """Choose the hosts of an attempt: without those that cannot be used, and without the spare ones.
 
@@ -181,22 +186,22 @@ def replaceable(bad: Sequence[str], hosts: Sequence[Host], request: Request, his
     return next((tuple(bad[:count]) for count in counts if without(bad[:count], hosts, request, history)), ())
 
 
-def in_vain(error: Exception | None, record: Record, on_failure: str | None = None, *, stalled: bool = False) -> str:
+def in_vain(error: Exception | None, record: Record, on_failure: str | None = None, *, final: str = "") -> str:
     """Why another attempt would fail like this one, or is not wanted.
 
     Args:
         error: What ended the attempt; None: a task.
         record: The record of the task that failed first; empty without one.
         on_failure: As in TaskSpec, of that task.
-        stalled: Whether the job was stalled, and is to end then.
+        final: Why who has ended the attempt forbids another one; empty: it does not.
 
     Returns:
         A clause; empty where another attempt may succeed.
     """
     if error is not None and not isinstance(error, GridtfError):
         return "gridtf itself has failed"
-    if stalled:
-        return 'on_stall is "end"'
+    if final:
+        return final
     if isinstance(error, _LASTING):
         return "that is the same for each attempt"
     if on_failure == END:

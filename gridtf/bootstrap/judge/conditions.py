@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gridtf.bootstrap.judge.verdict import Verdict
+from gridtf.bootstrap.judge.evidence import STOP, Evidence
 from gridtf.errors import GridtfError, SchedulerError
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run import recordtypes, reduced
@@ -29,12 +29,12 @@ class Standing(Value):
     Attributes:
         why: What the job waits for, for the status; empty once it may start.
         ids: The scheduler's ids of the jobs that go on.
-        never: The verdict where it can never start; None where it can.
+        never: The end of the job where it can never start; None where it can.
     """
 
     why: str = ""
     ids: tuple[str, ...] = ()
-    never: Verdict | None = None
+    never: Evidence | None = None
 
 
 class Conditions:
@@ -67,7 +67,7 @@ class Conditions:
     def look(self) -> Standing:
         """Look at the other jobs. None is judged before all have ended: one that has saved may be continued until then,
         as where a scheduler holds the job."""
-        never: Verdict | None = None
+        never: Evidence | None = None
         waits: list[str] = []
         ids: list[str] = []
         for key, run in self._others:
@@ -152,8 +152,8 @@ def _verdict(run: RunDir) -> _Seen:
     return _Seen(state, sure=final)
 
 
-def _never(word: str, how: str, key: str) -> Verdict:
-    """The verdict on a job that can never start."""
+def _never(word: str, how: str, key: str) -> Evidence:
+    """The end of a job that can never start."""
     reason = f"job {word} {how}, and this one was to start after it had {CONDITIONS[key]}"
     hint = "gridtf resume starts the other job again; when that has ended well, gridtf resume starts this one"
-    return Verdict(JobState.CANCELLED, reason, hint=hint if key == "after" else "")
+    return Evidence(STOP, reason, hint=hint if key == "after" else "", state=JobState.CANCELLED)

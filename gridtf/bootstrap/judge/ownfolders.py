@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from gridtf.bootstrap.judge.verdict import Verdict
+from gridtf.bootstrap.judge.evidence import NOTE, Evidence
 from gridtf.bootstrap.plan.placement import PlacedTask
 from gridtf.run.rundir import Record
 from gridtf.states import JobState
@@ -31,15 +31,12 @@ def told(tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> str:
     return f"checkpoints of {some(same, most=2)} are in {folder} on {first.host}, which no other host sees{also}"
 
 
-def noted(end: Verdict, tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> Verdict:
-    """Add the warning to the verdict on a job that no task has failed. Pure.
+def notes(tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> Iterator[Evidence]:
+    """The warning, for the verdict on a job that no task has failed. Pure.
 
     Args:
-        end: The verdict.
         tasks: All tasks of the job.
         records: Task name -> its record.
     """
-    warning = told(tasks, records)
-    if not warning or end.state not in (JobState.COMPLETED, JobState.SAVED, JobState.TIMEOUT):
-        return end
-    return end.replace(reason=f"{end.reason}; {warning}", hint="; ".join(filter(None, (end.hint, HINT))))
+    if warning := told(tasks, records):
+        yield Evidence(NOTE, warning, hint=HINT, on=(JobState.COMPLETED, JobState.SAVED, JobState.TIMEOUT))

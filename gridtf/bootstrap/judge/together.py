@@ -5,9 +5,9 @@ A program that ignores the others trains once per task, and succeeds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from gridtf.bootstrap.judge.verdict import Verdict
+from gridtf.bootstrap.judge.evidence import NOTE, STOP, Evidence
 from gridtf.bootstrap.plan.placement import PlacedTask
 from gridtf.run.rundir import Record
 from gridtf.states import ALONE, ELSEWHERE, JOINED, LOADED, JobState, TaskState
@@ -88,8 +88,8 @@ def separate(tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> Sepa
     return Separate(who, ranks, some(where, most=2))
 
 
-def no_world(starter: str, records: Mapping[str, Record]) -> Verdict | None:
-    """The verdict on the ranks of an MPI world that are none to the MPI that their program has loaded. Pure.
+def no_world(starter: str, records: Mapping[str, Record]) -> Evidence | None:
+    """The end of a job since ranks of its MPI world are none to the MPI that their program has loaded. Pure.
 
     Args:
         starter: What has started them.
@@ -101,8 +101,8 @@ def no_world(starter: str, records: Mapping[str, Record]) -> Verdict | None:
     alone = [name for name, record in records.items() if record.get("tensorflow") == ALONE]
     if not alone:
         return None
-    return Verdict(
-        JobState.FAILED,
+    return Evidence(
+        STOP,
         f"{some(alone)} {'is' if len(alone) == 1 else 'are'} rank 0 of 1 to the MPI, or the Horovod, of the program",
         why=f"{starter} is not what that needs",
         hint="the mpirun of the program's MPI has to come first on PATH, with --mpi; a Horovod without MPI needs "
@@ -173,21 +173,18 @@ def absent(members: Sequence[PlacedTask], records: Mapping[str, Record]) -> Abse
     return Absent(missing) if joined and missing else None
 
 
-def noted(
-    end: Verdict, tasks: Sequence[PlacedTask], members: Sequence[PlacedTask], records: Mapping[str, Record]
-) -> Verdict:
-    """Add the warning to the verdict on a job that has completed, or that its walltime has ended. Pure.
+def notes(
+    tasks: Sequence[PlacedTask], members: Sequence[PlacedTask], records: Mapping[str, Record]
+) -> Iterator[Evidence]:
+    """The warnings, for the verdict on a job that has completed, or that its walltime has ended. Pure.
 
     Args:
-        end: The verdict.
         tasks: All tasks of the job.
         members: As environment.members returns them.
         records: Task name -> its record.
     """
-    late = end.state == JobState.TIMEOUT
-    if found := separate(tasks, records) if late or end.state == JobState.COMPLETED else None:
-        warning = found.running if late else found.ended
-        return end.replace(reason=f"{end.reason}; {warning}", hint="; ".join(filter(None, (end.hint, found.hint))))
-    if missed := absent(members, records) if late else None:  # more time would be no help
-        return end.replace(reason=f"{end.reason}; {missed.running}", hint=missed.hint)
-    return end
+    if found := separate(tasks, records):
+        yield Evidence(NOTE, found.ended, hint=found.hint, on=(JobState.COMPLETED,))
+        yield Evidence(NOTE, found.running, hint=found.hint, on=(JobState.TIMEOUT,))
+    elif missed := absent(members, records):  # more time would be no help
+        yield Evidence(NOTE, missed.running, hint=missed.hint, on=(JobState.TIMEOUT,), instead=True)

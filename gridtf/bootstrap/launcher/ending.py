@@ -1,16 +1,35 @@
-"""The end of an attempt: its processes are ended, and why it has ended is found out."""
+"""The end of an attempt: its processes are ended, and the judge is told what is known of it."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from gridtf.bootstrap.agent import local_dir
-from gridtf.bootstrap.judge import verdict
+from gridtf.bootstrap.judge import evidence, outcome, verdict
 from gridtf.bootstrap.judge.blame import FAILED, LOST, Cause
+from gridtf.bootstrap.judge.evidence import (
+    ABANDONED,
+    ACCUSED,
+    BESIDE,
+    CLEANED_UP,
+    EACH,
+    EXPLAINS,
+    GONE,
+    HOST_OF_RANK,
+    LAUNCHER,
+    OF_TASKS,
+    OTHERS,
+    SCHEDULER,
+    STOP,
+    TASK,
+    USER,
+    Evidence,
+)
 from gridtf.bootstrap.judge.verdict import Verdict
 from gridtf.bootstrap.launcher.contact import Contact, TerminatedBySignal
 from gridtf.bootstrap.launcher.hosts import AgentEndedError, HostMonitor, LauncherSilentError
@@ -20,11 +39,11 @@ from gridtf.bootstrap.wire import messages
 from gridtf.errors import GridtfError, HostLostError, OutOfMemoryError, TerminatedError
 from gridtf.host.processes import signal_name
 from gridtf.run import recordtypes
-from gridtf.run.rundir import RunDir, listdir, read_record, run_dirs_of
+from gridtf.run.rundir import RunDir, read_record, run_dirs_of
 from gridtf.schedulers import mpi
 from gridtf.schedulers.api import JobIdentity, Parent
 from gridtf.states import ENDED, JobState
-from gridtf.text import counted, some
+from gridtf.text import counted, joined, some
 
 if TYPE_CHECKING:
     from gridtf.bootstrap.plan.placement import PlacedTask
@@ -32,11 +51,21 @@ if TYPE_CHECKING:
 AGENT_MARGIN = 12.0  # seconds, in addition to kill_grace, for agents that tear their tasks down
 _LAST_WORDS = 1.0  # seconds for mpirun to end for what a rank has told it, and to say so
 _MPIRUN_LIMIT = 4.0  # seconds for mpirun to end when it has ended ranks
+_SOON_KNOWN = frozenset({TASK, STOP, GONE, ABANDONED})  # who may be asked before the processes have ended
 _AGENT_ALONE = 2.0  # seconds for agents without tasks
+# What ends an attempt -> who may know better.
+_ASKED_ABOUT: tuple[tuple[type[Exception], tuple[str, ...]], ...] = (
+    (TerminatedBySignal, (USER, SCHEDULER)),
+    (HostLostError, ()),  # no command of a user's makes a host silent
+    (TerminatedError, (USER, SCHEDULER, LAUNCHER)),  # only the scheduler knows what it has decided
+    (LauncherSilentError, (USER, LAUNCHER)),
+    (GridtfError, (USER,)),  # what has started the agents may be ended before this process is
+    (Exception, ()),
+)
 
 
 class Ending:
-    """Ends an attempt, and finds its verdict.
+    """Ends an attempt, and hands over what is known of its end.
 
     Args:
         reporter: What users are told.
@@ -45,9 +74,9 @@ class Ending:
 
     Attributes:
         tasks: The tasks of the attempt; none before they are placed.
-        noticed: What was noticed before the start, and explains failures: different versions, GPUs in use.
-        idle: Which GPUs of the job no task uses; empty: all are used.
+        known: What was noticed before the start, and is told with an end.
         error: What has ended the attempt, where that was no task and no signal.
+        final: Why what has ended the attempt forbids another one; empty: it does not.
         orphaned: Why the scheduler cannot learn of the job's end any more; empty where it can.
     """
 
@@ -57,41 +86,27 @@ class Ending:
         self._parent = Parent(self._system.parent(), self._system.name(self._system.parent()))
         self._begun = float("inf")  # when the tear-down began, in seconds since the epoch
         self.tasks: Sequence[PlacedTask] = ()
-        self.noticed: tuple[str, ...] = ()
-        self.idle = ""
+        self.known: list[Evidence] = []
         self.error: Exception | None = None
-        self.orphaned = ""
+        self.final = self.orphaned = ""
 
-    def tear_down(self, end: Verdict | None) -> Verdict:
-        """End all agents and the processes that they leave behind, then determine which task failed first.
+    def tear_down(self, end: Evidence) -> Verdict:
+        """End all agents and the processes that they leave behind, then have it judged why the attempt has ended.
 
         Args:
-            end: The verdict so far; None where a task has failed.
-
-        Returns:
-            The final verdict.
+            end: What has ended it.
         """
-        state = end.state if end else JobState.FAILED
+        self.final = end.final
         self._begun = self._system.time()
         self._hear_of_mpirun()
-        self._hosts.listener.send_all(messages.STOP, {"state": state})  # before logs are read: their folder may hang
-        self._tell_until_it_is_final(end or self._of_tasks())
+        self._hosts.listener.send_all(messages.STOP, {"state": end.state})  # before logs are read: they may hang
+        self._tell_until_it_is_final(end)
         self._end_processes()
         # A crashed host reports nothing; the first symptom is that other tasks cannot reach its tasks.
-        lost = verdict.lost_hosts(self.tasks, self._hosts.reports.tasks)
-        also = f"lost contact with {counted(len(lost), 'host')}: {some(lost)}" if lost else ""
-        from gridtf.bootstrap.judge import together
-
-        left = together.left(self.tasks, self._hosts.reports.tasks) if self._job.request.mpi else ""
-        if end is not None and end.state == JobState.NODE_FAIL:  # its reason names the one that was missed first
-            return end.noting(also) if len(lost) > 1 else end
-        if end is not None and end.state != JobState.FAILED:
-            return self._noted(end).noting(left)
-        if (cleaned := self._hosts.cleaned_up()) is not None:  # tasks that have failed may have done so for that
-            self.error = cleaned
-            return self._of_error(cleaned).noting(self._earlier_start())
-        also = also or verdict.saved_before(self.tasks, self._hosts.reports.tasks)
-        return (self._of_tasks(end, also, lost) or self._of_hosts()).noting(left)
+        lost = outcome.lost_hosts(self.tasks, self._hosts.reports.tasks)
+        found = end if end.state != JobState.FAILED else self._found(end, lost) or end
+        self._look_after_parent()
+        return self._conclude(found, [*self._known(end, found, lost)])
 
     def _hear_of_mpirun(self) -> None:
         """Where ranks have failed because mpirun has ended, or without a word, wait until its host says why."""
@@ -105,7 +120,7 @@ class Ending:
             self._contact.tell_alive()
             self._read_if_possible()
 
-    def look_after_parent(self) -> None:
+    def _look_after_parent(self) -> None:
         """Find out whether the process is still there that would report the end of this job to the scheduler."""
         if self._system.parent() != self._parent.pid:
             self.orphaned = self._injob.parent_lost(self._parent)
@@ -117,13 +132,14 @@ class Ending:
         except GridtfError as error:
             self._system.log(str(error))
 
-    def _tell_until_it_is_final(self, known: Verdict | None) -> None:
+    def _tell_until_it_is_final(self, end: Evidence) -> None:
         """Tell users why the attempt is ended, as far as that is known."""
-        state, reason = (known.state, known.reason) if known else (JobState.FAILED, "")
-        task = known.cause["task"] if known and known.cause else None
-        self._reporter.note("stopping", text=reason)
+        found = end if end.kind != TASK else self._found(end, [], _SOON_KNOWN)
+        known = self._conclude(found or end)
+        task = known.cause["task"] if known.cause else None
+        self._reporter.note("stopping", text=known.reason)
         self._reporter.report("stopping", "ending the remaining processes")
-        stop = {"nonce": self._reporter.nonce, "state": state, "reason": reason, "task": task}
+        stop = {"nonce": self._reporter.nonce, "state": known.state, "reason": known.reason, "task": task}
         self._reporter.recorder.write(self._reporter.attempt.stop, json.dumps(stop))
 
     def _end_processes(self) -> None:
@@ -153,159 +169,193 @@ class Ending:
         with contextlib.suppress(GridtfError):
             self._hosts.read()
 
-    # --- verdicts
+    # --- evidence
 
-    def of_exception(self, error: Exception) -> Verdict:
-        """The verdict on an attempt that an exception has ended.
+    def interrupted(self, error: Exception) -> Evidence:
+        """What is known of an end that a signal or an error brings.
 
         Args:
             error: The exception; after any, the tasks are ended and a verdict is written.
         """
-        if isinstance(error, TerminatedBySignal):
-            return self._of_signal(error.number)
-        if isinstance(error, GridtfError):
-            return self._of_error(error)
-        from traceback import format_exception
+        number = error.number if isinstance(error, TerminatedBySignal) else None
+        knows: dict[str, Callable[[], Evidence | None]] = {
+            USER: self._of_user,
+            SCHEDULER: lambda: self._of_scheduler(number),
+            LAUNCHER: lambda: self._of_launcher(error),
+        }
+        asked = next(kinds for kind, kinds in _ASKED_ABOUT if isinstance(error, kind))
+        knows = {**{kind: knows[kind] for kind in asked}, STOP: lambda: self._of_error(error)}
+        found = evidence.first(evidence.INTERRUPTED, knows)
+        assert found is not None  # the error itself says something
+        return found
 
-        self._system.log("".join(format_exception(error)))
-        return Verdict(JobState.FAILED, f"the launcher could not continue: {error}", hint=f"see {self._job.run.log}")
-
-    def _noted(self, end: Verdict) -> Verdict:
-        """A verdict other than FAILED, with what users should know of the training."""
-        from gridtf.bootstrap.judge import averaged, ownfolders, together
-        from gridtf.bootstrap.plan import environment
-
-        if self.idle:
-            end = end.replace(reason=f"{end.reason}; {self.idle}")
-        members = environment.members(self._job.spec, self.tasks)
-        end = together.noted(end, self.tasks, members, self._hosts.reports.tasks)
-        end = averaged.noted(end, self.tasks, self._hosts.reports.tasks)
-        return ownfolders.noted(end, self.tasks, self._hosts.reports.tasks)
-
-    def _of_tasks(self, end: Verdict | None = None, also: str = "", lost: Sequence[str] = ()) -> Verdict | None:
-        """The verdict on the first cause, or end where no task has failed.
-
-        Args:
-            end: The verdict so far.
-            also: What else was noticed.
-            lost: The hosts that do not report any more.
-        """
-        records, attempt = self._hosts.reports.by_one_clock(), self._reporter.attempt
-        cause = verdict.first_cause(self.tasks, records, attempt, self._begun, lost)
-        if cause is None or records[cause.task.name].get("abandoned"):
-            # mpirun, which ends all ranks, has ended by itself, or because it has lost a host
-            cut_off = {*lost} - self._hosts.reports.gone.keys() if self._job.request.mpi else ()
-            gone = next((task for task in self.tasks if task.host in cut_off), None)
-            if gone is not None:
-                cause = Cause(gone, LOST, cause.task if cause else None)
-            elif cause is None or end:
-                return end
-            elif self._hosts.reports.gone:
-                return self._of_hosts()
-        if cause.how == LOST and len(lost) == 1:
-            also = ""  # this is the reason itself
-        beside = verdict.failed_before(cause, self.tasks, records)
-        also = "; ".join(filter(None, (end.reason if end else also, beside, *self.noticed)))
-        if self._job.request.mpi and (cause.how != FAILED or records[cause.task.name].get("abandoned")):
-            says = verdict.of_mpirun(attempt.mpi / f"{self.tasks[0].host}.log", first=False)
-            also = "; ".join(filter(None, (also, f"{mpi.named(self._job.request.mpi)} says: {says}" if says else "")))
-        if cause.how == FAILED:
-            return verdict.of_task(cause.task, records[cause.task.name], attempt, also)
-        return verdict.of_other(cause, records, attempt, also)
-
-    def _of_hosts(self) -> Verdict:
-        """Why the tasks have ended, when no task has failed by itself."""
-        try:
-            self._hosts.check()
-        except (TerminatedBySignal, GridtfError) as error:
-            return self.of_exception(error)
-        return Verdict(JobState.FAILED, "the tasks were ended, and no agent has reported why")
-
-    def _of_user(self) -> Verdict | None:
-        """The verdict on a job, or an element of one, that a user has cancelled with gridtf; None: no user has."""
+    def _of_user(self) -> Evidence | None:
+        """That a user has cancelled the job, or an element of it, with gridtf."""
         for folder in run_dirs_of(self._job.run.log):
             with contextlib.suppress(GridtfError):
                 if cancelled := read_record(RunDir(folder).cancelled, recordtypes.Cancelled, own=True):
                     who = f"{cancelled.get('user')} on {cancelled.get('host')}"
-                    return Verdict(JobState.CANCELLED, f"cancelled by {who}")
+                    return Evidence(USER, f"cancelled by {who}", state=JobState.CANCELLED)
         return None
 
-    def _of_signal(self, number: int) -> Verdict:
-        if (cancelled := self._of_user()) is not None:
-            return cancelled
-        if number == signal.SIGALRM:
-            return self._of_timeout("the walltime is over")
-        known = self._of_scheduler(number)
-        if known is None:
-            return Verdict(JobState.CANCELLED, f"the launcher received {signal_name(number)}")
-        if known.state == JobState.CANCELLED and not known.again and (error := self._hosts.ended_before()) is not None:
-            return self._of_error(error)  # the scheduler has cancelled the job for that
-        return known
-
-    def _of_scheduler(self, number: int | None = None) -> Verdict | None:
+    def _of_scheduler(self, number: int | None) -> Evidence | None:
         """The final state that the scheduler reports for this job; None where it reports none, or does not respond.
 
         Args:
             number: The signal that this process has received; None where only agents have received one.
         """
+        if number == signal.SIGALRM:
+            return self._of_timeout("the walltime is over")
         status = self._injob.termination_reason(self._system.environ, self._parent)
         if status is None or status.state not in ENDED:
             return None
         warned = number in self._injob.last_warnings or not self._injob.announces_limits
         if status.state == JobState.TIMEOUT and not warned:
             return None
+        cancelled = status.state == JobState.CANCELLED and not status.requeued and number is not None
+        if cancelled and (error := self._hosts.ended_before()) is not None:
+            return self._of_error(error)  # the scheduler has cancelled the job for that
         reason = status.reason or f"the scheduler reports {status.state}"
-        end = self._of_timeout(reason) if status.state == JobState.TIMEOUT else Verdict(status.state, reason)
-        return end.replace(again=status.requeued)
+        end = self._of_timeout(reason) if status.state == JobState.TIMEOUT else Evidence(SCHEDULER, reason)
+        return end.replace(state=status.state, again=status.requeued)
 
-    def _of_error(self, error: GridtfError) -> Verdict:
-        if not isinstance(error, HostLostError) and (cancelled := self._of_user()) is not None:
-            return cancelled  # what has started the agents may be ended before this process is
-        if isinstance(error, TerminatedError) and (known := self._of_scheduler()):
-            return known  # only the scheduler knows what it has decided, such as to requeue the job
-        # the first agents that end because this process was stalled may make the scheduler end the others
-        if self._contact.was_stalled() and isinstance(error, LauncherSilentError | TerminatedError):
-            what = f"the launcher on host {self._system.host} was stalled for {self._contact.stall:.0f} s"
-            hint = "was it stopped by a signal, or did a file system hang? the agents ended their tasks meanwhile"
-            return Verdict(JobState.FAILED, what, why=error.what, hint=hint)
-        if isinstance(error, TerminatedError):
-            why = error.why or "the scheduler gives no reason"
-            return Verdict(JobState.FAILED, error.what, why=why, hint=error.hint, again=None)
-        states = {HostLostError: JobState.NODE_FAIL, OutOfMemoryError: JobState.OUT_OF_MEMORY}
-        state = next((states[kind] for kind in states if isinstance(error, kind)), JobState.FAILED)
-        cause = error.cause if isinstance(error, AgentEndedError) else None
-        end = Verdict(state, error.what, why=error.why, hint=error.hint, cause=cause)
-        if state == JobState.NODE_FAIL and self._hosts.alone(self._job.here):
-            return end.replace(again=None)  # perhaps this host is cut off, and only the scheduler knows what happened
-        return end
+    def _of_timeout(self, reason: str) -> Evidence:
+        self._read_if_possible()
+        requested = self._reporter.checkpoint
+        return outcome.of_timeout(reason, self.tasks, self._hosts.reports.tasks, requested=requested)
 
-    def _earlier_start(self) -> str:
-        """How the latest start of the job before this one has ended."""
+    def _of_launcher(self, error: Exception) -> Evidence | None:
+        """That this process was stalled: the first agents that end for it may make the scheduler end the others."""
+        if not self._contact.was_stalled():
+            return None
+        what = f"the launcher on host {self._system.host} was stalled for {self._contact.stall:.0f} s"
+        hint = "was it stopped by a signal, or did a file system hang? the agents ended their tasks meanwhile"
+        return Evidence(LAUNCHER, what, error.what if isinstance(error, GridtfError) else "", hint)
+
+    def _of_error(self, error: Exception) -> Evidence:
+        """What a signal or an error says by itself."""
+        if isinstance(error, TerminatedBySignal):
+            return Evidence(STOP, f"the launcher received {signal_name(error.number)}", state=JobState.CANCELLED)
+        if not isinstance(error, GridtfError):
+            from traceback import format_exception
+
+            self._system.log("".join(format_exception(error)))
+            return Evidence(STOP, f"the launcher could not continue: {error}", hint=f"see {self._job.run.log}")
+        end = Evidence(STOP, error.what, error.why, error.hint)
+        if isinstance(error, TerminatedError):  # only the scheduler knows what it has decided, as to requeue the job
+            return end.replace(why=error.why or "the scheduler gives no reason", again=None)
+        if isinstance(error, HostLostError):
+            # perhaps this host is cut off, and only the scheduler knows what happened
+            return end.replace(state=JobState.NODE_FAIL, again=None if self._hosts.alone(self._job.here) else False)
+        if isinstance(error, OutOfMemoryError):
+            return end.replace(state=JobState.OUT_OF_MEMORY)
+        return end.replace(cause=error.cause) if isinstance(error, AgentEndedError) else end
+
+    def _found(self, end: Evidence, lost: list[str], moment: Collection[str] = evidence.OVER) -> Evidence | None:
+        """Why an attempt has failed, or has been stopped.
+
+        Args:
+            end: What has ended it.
+            lost: The hosts that do not report any more.
+            moment: Who may be asked.
+        """
+        reports, attempt = self._hosts.reports, self._reporter.attempt
+        records = reports.by_one_clock()
+
+        @cache
+        def cause() -> Cause | None:
+            return outcome.first_cause(self.tasks, records, attempt, self._begun, lost)
+
+        def of_task(*, abandoned: bool) -> Evidence | None:
+            found = cause()
+            if found is None or bool(records.get(found.task.name, {}).get("abandoned")) != abandoned:
+                return None
+            kind = ABANDONED if abandoned else TASK if found.how == FAILED else ACCUSED
+            return Evidence(kind, found=found)
+
+        def of_lost_host() -> Evidence | None:
+            cut_off = {*lost} - reports.gone.keys() if self._job.request.mpi else ()
+            task = next((task for task in self.tasks if task.host in cut_off), None)
+            found = cause()
+            return Evidence(HOST_OF_RANK, found=Cause(task, LOST, found.task if found else None)) if task else None
+
+        return evidence.first(
+            moment,
+            {
+                CLEANED_UP: self._of_cleaning_up,
+                TASK: lambda: of_task(abandoned=False),
+                HOST_OF_RANK: of_lost_host,
+                STOP: lambda: end if end.kind != TASK else self._no_world(),
+                GONE: self._of_agents,
+                ABANDONED: lambda: of_task(abandoned=True),
+            },
+        )
+
+    def _no_world(self) -> Evidence | None:
+        from gridtf.bootstrap.judge import together
+
+        starter = mpi.named(self._job.request.mpi)
+        return together.no_world(starter, self._hosts.reports.tasks) if starter else None
+
+    def _of_agents(self) -> Evidence | None:
+        """Why agents say that they have ended."""
+        if not self._hosts.reports.gone:
+            return None
+        try:
+            self._hosts.check()
+        except (TerminatedBySignal, GridtfError) as error:
+            return self.interrupted(error)
+        return None
+
+    def _of_cleaning_up(self) -> Evidence | None:
+        """That the scheduler has ended agents as those of an earlier start, and how that start has ended."""
+        if (error := self._hosts.cleaned_up()) is None:
+            return None
+        self.error = error
+        end = self.interrupted(error)
         for attempt in reversed(self._job.run.attempts()):
             if attempt.number < self._reporter.attempt.number:
                 with contextlib.suppress(GridtfError):
                     before = read_record(attempt.verdict, recordtypes.Verdict, own=True)
                     if before and before.get("again"):
-                        return f"attempt {attempt.number} was {before['state']}: {before['reason']}"
-        return ""
+                        earlier = f"attempt {attempt.number} was {before['state']}: {before['reason']}"
+                        return end.replace(why=joined((end.why, earlier)))
+        return end
 
-    def _of_timeout(self, reason: str) -> Verdict:
-        self._read_if_possible()
-        requested = self._reporter.checkpoint
-        return verdict.of_timeout(reason, self.tasks, self._hosts.reports.tasks, requested=requested)
+    def _known(self, end: Evidence, found: Evidence, lost: list[str]) -> Iterator[Evidence]:
+        """What else is known, in the order in which it is told.
 
+        Args:
+            end: What has ended the attempt.
+            found: What the verdict is on.
+            lost: The hosts that do not report any more.
+        """
+        from gridtf.bootstrap.judge import averaged, ownfolders, together
+        from gridtf.bootstrap.plan import environment
 
-def of_killed(run: RunDir, number: int, now: float) -> None:
-    """Write the verdict of an attempt whose launcher a signal has ended, where the scheduler will not tell of that.
+        reports, tasks, cause, starter = self._hosts.reports, self.tasks, found.found, self._job.request.mpi
+        missed = f"lost contact with {counted(len(lost), 'host')}: {some(lost)}" if lost else ""
+        if len(lost) > 1:
+            yield Evidence(EXPLAINS, missed, on=(JobState.NODE_FAIL,))
+        if stopped := end if end.kind != TASK else self._no_world():
+            yield Evidence(EXPLAINS, stopped.what, on=OF_TASKS)
+        if end.kind == TASK and cause and not (cause.how == LOST and len(lost) == 1):  # that is the reason itself
+            yield Evidence(EXPLAINS, missed or outcome.saved_before(tasks, reports.tasks), on=OF_TASKS)
+        if cause:
+            yield Evidence(EXPLAINS, outcome.failed_before(cause, tasks, reports.by_one_clock()), on=OF_TASKS)
+        yield from self.known
+        yield from together.notes(tasks, environment.members(self._job.spec, tasks), reports.tasks)
+        yield from averaged.notes(tasks, reports.tasks)
+        yield from ownfolders.notes(tasks, reports.tasks)
+        if starter:
+            log = self._reporter.attempt.mpi / f"{tasks[0].host}.log" if tasks else None
+            says = verdict.of_mpirun(log, first=False) if log and found.kind in OTHERS else ""
+            yield Evidence(EXPLAINS, f"{mpi.named(starter)} says: {says}" if says else "", on=OTHERS)
+            yield Evidence(BESIDE, together.left(tasks, reports.tasks), on=EACH - {JobState.NODE_FAIL})
+        yield Evidence(BESIDE, reports.leftovers())
+        if self.orphaned:
+            freed = f"{self.orphaned}, so gridtf cancels the job; otherwise it would keep its hosts"
+            yield Evidence(BESIDE, freed)
 
-    Args:
-        run: Its run directory.
-        number: The signal.
-        now: Seconds since the epoch.
-    """
-    with contextlib.suppress(GridtfError):
-        attempt = run.latest()
-        launcher = read_record(attempt.launcher, recordtypes.Launcher, own=True) if attempt else None
-        if attempt and launcher and attempt.verdict.name not in listdir(attempt.path):
-            what = f"the launcher on host {launcher['host']} was killed by {signal_name(number)}"
-            attempt.write_verdict(Verdict(JobState.FAILED, what).record(launcher["nonce"], launcher["began"], now))
+    def _conclude(self, end: Evidence, known: Sequence[Evidence] = ()) -> Verdict:
+        return verdict.conclude(end, known, self._hosts.reports.by_one_clock(), self._reporter.attempt)

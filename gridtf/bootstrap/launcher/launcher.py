@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gridtf.bootstrap.judge.verdict import Verdict
+from gridtf.bootstrap.judge.evidence import BESIDE, EXPLAINS, NOTE, OF_TASKS, STOP, WELL, Evidence
+from gridtf.bootstrap.judge.verdict import Verdict, noted
 from gridtf.bootstrap.launcher.contact import Contact, TerminatedBySignal
 from gridtf.bootstrap.launcher.ending import AGENT_MARGIN, Ending
 from gridtf.bootstrap.launcher.hosts import HostMonitor
@@ -135,13 +136,13 @@ class Launcher(Fields):
         """
         try:
             self.attempt.reserve_verdict()
-            end = self._run()
+            known = self._run()
         except Exception as error:  # after any, the tasks are ended and a verdict is written
             self.ending.error = None if isinstance(error, TerminatedBySignal) else error
-            end = self.ending.of_exception(error)
+            known = self.ending.interrupted(error)
         if self._watch is not None:
             self._watch.end()
-        end = self.ending.tear_down(end).noting(self.hosts.reports.leftovers())
+        end = self.ending.tear_down(known)
         if end.state == JobState.SAVED:
             from gridtf.bootstrap.judge import walltime
 
@@ -149,7 +150,6 @@ class Launcher(Fields):
                 end = walltime.goes_on(end, self.attempt, self.job, self.hosts.reports.tasks)
             except Exception as error:  # a verdict is written in any case
                 end = walltime.not_again(end, error, self.job.job_id)
-        self.ending.look_after_parent()
         # a file server that holds records up as well is the reason, and not the one host whose task writes to it
         stalled = self._watch.stalls.host if self._watch is not None and not self.reporter.unrecorded else ""
         if end.state == JobState.NODE_FAIL or stalled:
@@ -182,17 +182,17 @@ class Launcher(Fields):
             again = attempts.following(self._failure(end), history, *about)
         if isinstance(again, str):
             done = f"after {counted(history.restarts, 'restart')}" if history.restarts else ""
-            return end.noting(again or done), None
+            return noted(end, Evidence(BESIDE, again or done)), None
         if isinstance(self.ending.error, CleanedUpError):
             again = again.replace(pause=max(again.pause, _CLEANING_UP))
         number = self.attempt.number + 1
-        told = end.noting(f"attempt {number} follows").replace(next=number, again=False)
+        told = attempts.followed(end, number)
         self._tell(told)  # those who follow the job show what they find from its folder on as the next attempt's
         try:
             following = self._patiently(self.replace, following=again, allocation=self.allocation)
         except GridtfError as error:
             self._told = False
-            return end.noting(f"not restarted, since {error.what}"), None
+            return noted(end, Evidence(BESIDE, f"not restarted, since {error.what}")), None
         following.reporter.record()  # one that is stopped from now on is seen to be silent
         return told, following
 
@@ -209,7 +209,7 @@ class Launcher(Fields):
                 self.ending.error,
                 self.hosts.reports.tasks.get(name, {}),
                 spec.task(name.partition(":")[0]).on_failure,
-                stalled=self._watch is not None and self._watch.stalled and spec.on_stall == "end",
+                final=self.ending.final,
             ),
             host=cause.get("host"),
             left={host: max(0.0, limit - silence) for host, silence in self.hosts.left().items()},
@@ -227,9 +227,6 @@ class Launcher(Fields):
         Returns:
             The exit code of the job script.
         """
-        if orphaned := self.ending.orphaned:
-            freed = f"{orphaned}, so gridtf cancels the job; otherwise it would keep its hosts"
-            end = end.noting(freed)
         if self.trackers is not None:
             self.trackers.ended(end, self.reporter)
         if not self._told:
@@ -245,7 +242,7 @@ class Launcher(Fields):
         self.reporter.settle()
         self._finish(end)
         self.listener.close()
-        if orphaned:
+        if self.ending.orphaned:
             self.ending.cancel()
         elif end.again and (end.state == JobState.SAVED or self._others):
             return self._start_again(end)
@@ -305,8 +302,8 @@ class Launcher(Fields):
     def _pause(self, seconds: float) -> None:
         self.contact.pause(seconds)
 
-    def _run(self) -> Verdict | None:
-        """Run the attempt. Returns its verdict, as Watch.until_the_end does."""
+    def _run(self) -> Evidence:
+        """Run the attempt. Returns what has ended it, as Watch.until_the_end does."""
         from gridtf.host.mounts import SHARED_HINT, not_shared
 
         processes.need_open_files(0)
@@ -363,8 +360,8 @@ class Launcher(Fields):
             text = json.dumps({"nonce": self.nonce, "pythons": pythons}, indent=1)
             self.recorder.write(self.attempt.packages, f"{text}\n")
 
-    def _wait_for_others(self) -> Verdict | None:
-        """Wait until this job may start. Returns its verdict where that can never be, or not yet in this allocation."""
+    def _wait_for_others(self) -> Evidence | None:
+        """Wait until this job may start. Returns its end where that can never be, or not yet in this allocation."""
         job = self.job
         if not any(getattr(job.spec, key) for key in CONDITIONS):
             return None
@@ -375,7 +372,8 @@ class Launcher(Fields):
         while (now := conditions.look()).why:
             if now.ids and not job.scheduler.injob.why_not_again(job.system.environ):
                 self._others = now.ids
-                return Verdict(JobState.CANCELLED, f"started too early: it waits further, {now.why}", again=True)
+                early = f"started too early: it waits further, {now.why}"
+                return Evidence(STOP, early, state=JobState.CANCELLED, again=True)
             if told != now.why:
                 job.system.log(f"waiting, {now.why}")
                 told = now.why
@@ -481,11 +479,12 @@ class Launcher(Fields):
         addresses.check(sorted(published.items()))
         self.reporter.note("rendezvous")
         differing, in_use = versions.differing(plan.tasks, published), self.hosts.reports.gpus_in_use()
-        self.ending.noticed = tuple(filter(None, (differing, in_use)))
+        self.ending.known = [Evidence(EXPLAINS, differing, on=OF_TASKS), Evidence(EXPLAINS, in_use, on=OF_TASKS)]
         unfenced = fence.note(published)
         # else the job has them since it has its hosts for itself
         wanted = 0 not in (plan.request.chosen("gpus_per_node"), plan.request.chosen("gpus_per_task"))
-        self.ending.idle = idle = placement.idle_gpus(allocation.hosts, plan.tasks) if wanted else ""
+        idle = placement.idle_gpus(allocation.hosts, plan.tasks) if wanted else ""
+        self.ending.known += [Evidence(NOTE, idle, on=WELL)] if idle else []
         notes = (idle, placement.ALL_GPUS), (differing, versions.ONE_VERSION), (in_use, ""), (unfenced, "")
         for what, hint in notes:
             if what:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import localtime, strftime
 
-from gridtf.bootstrap.judge import ownfolders, together, verdict
-from gridtf.bootstrap.judge.verdict import Outcome, Verdict
+from gridtf.bootstrap.judge import evidence, outcome, ownfolders, together
+from gridtf.bootstrap.judge.evidence import AGENTS, STOP, TASK, TRAINED, Evidence
+from gridtf.bootstrap.judge.outcome import Outcome
 from gridtf.bootstrap.launcher import stalls
 from gridtf.bootstrap.launcher.contact import Contact
 from gridtf.bootstrap.launcher.endofjob import EndOfJob
@@ -23,8 +24,7 @@ from gridtf.bootstrap.wire import messages
 from gridtf.jobspec.tasktypes import DATA_WORKER
 from gridtf.run.rundir import Record, listdir
 from gridtf.schedulers import mpi
-from gridtf.states import JobState
-from gridtf.text import some
+from gridtf.text import joined, some
 from gridtf.values import as_dict
 
 _LONGEST_COMMAND = 1000  # characters of a user's command in the events
@@ -42,7 +42,6 @@ class Watch:
         started: What runs, for the status; and what is not as it should be from the start on.
 
     Attributes:
-        stalled: Whether the attempt has ended because its tasks do nothing.
         stalls: Finds out whether they do.
     """
 
@@ -66,62 +65,78 @@ class Watch:
         self._stragglers = Stragglers(job, tasks)
         self._requests = Requests(hosts.attempt, reporter.nonce, system)
         self._begun = system.monotonic()
-        self._silent = False  # that the tasks do nothing is an event already
+        self._stalled = ""  # that the tasks do nothing, and where they are
         self._aborted = 0.0  # since when all ranks have ended, some of them by mpirun
         self._own_folder = ""  # whose checkpoints a host alone sees
         self._left = ""  # that ranks of MPI have ended before the others
         self._separate: str | None = None  # that the tasks train separately; None: not looked at since the last news
         self._warned = False  # of that
-        self.stalled = False
+        self._now = Outcome(False)
+        self._apart: Evidence | None = None  # that ranks are none of the program's MPI
 
-    def until_the_end(self) -> Verdict | None:
+    def until_the_end(self) -> Evidence:
         """Watch until the attempt is over.
 
         Returns:
-            The verdict; None where a task has failed, and which one was the first can be said when all have ended.
+            What has ended it; which of its tasks was the first that failed can be said when all have ended.
 
         Raises:
             GridtfError: An agent has ended, or a host is silent.
         """
-        judged, now = None, Outcome(False)
+        judged = None
+        asked: dict[str, Callable[[], Evidence | None]] = {
+            TASK: lambda: Evidence(TASK, f"{self._now.cause.name} has failed") if self._now.cause else None,
+            STOP: lambda: self._apart or self._of_stall(),
+            TRAINED: self._of_training,
+            AGENTS: self._of_agents,
+        }
         while True:
             self._hosts.read()
             self._look_at_walltime()
             self._look_for_requests()
             if judged != (self._hosts.reports.states, self._policy):  # most news are signs of life
                 judged = self._hosts.reports.states, self._policy
-                now = verdict.decide(self._tasks, self._hosts.reports.tasks, self._policy, leader=self._job.spec.leader)
-                self._separate = None
-                self._look_for_own_folders()
-                self._left = together.left(self._tasks, self._hosts.reports.tasks) if self._job.request.mpi else ""
-                starter = mpi.named(self._job.request.mpi)
-                if starter and (apart := together.no_world(starter, self._hosts.reports.tasks)):
-                    return apart
-            stalled = self._look_for_stall(waits=bool(now.ended or now.awaited))
-            self._look_for_straggler()
-            if now.cause is not None:
-                return None
-            if now.saved and (now.ended or self._saving.over()):
-                return verdict.of_saved(self._tasks, self._hosts.reports.tasks, self._policy, self._job.spec)
-            if now.leader and self._leaders.over():
+                self._look_at_tasks()
+            if self._now.leader and self._leaders.over():
                 self._policy = "chief"  # from now on its success is the job's
                 continue
-            if stalled and self._job.spec.on_stall in ("end", "restart"):
-                self.stalled = True
-                return Verdict(JobState.FAILED, stalled, hint=stalls.HINT)
-            if now.ended and self._may_be_aborted():
-                self._hosts.check()
-            elif now.ended and (not now.lingering or self._evaluators.over()):
-                of = self._tasks, self._hosts.reports.tasks, self._policy, self._job.spec
-                return verdict.of_success(*of, distributed=self._distributed())
-            elif now.ended:
-                lingering = f"training has ended; waiting for {some(now.lingering)} {self._evaluators}"
-                self._reporter.report("running", lingering)
-            else:
-                self._hosts.check()
-                self._report(now, stalled)
+            self._look_for_stall(waits=bool(self._now.ended or self._now.awaited))
+            self._look_for_straggler()
+            if (end := evidence.first(evidence.RUNNING, asked)) is not None:
+                return end
+            self._report()
             self._contact.pause(self._contact.longest)
             self._job.system.sleep(news_interval(len(self._hosts.hosts)))
+
+    def _look_at_tasks(self) -> None:
+        records, request = self._hosts.reports.tasks, self._job.request
+        self._now = outcome.decide(self._tasks, records, self._policy, leader=self._job.spec.leader)
+        self._separate = None
+        self._look_for_own_folders()
+        if request.mpi:
+            self._left = together.left(self._tasks, records)
+            self._apart = together.no_world(mpi.named(request.mpi), records)
+
+    def _of_stall(self) -> Evidence | None:
+        """That a job which does nothing is to end."""
+        on_stall = self._job.spec.on_stall
+        if not self._stalled or on_stall not in ("end", "restart"):
+            return None
+        return Evidence(STOP, self._stalled, hint=stalls.HINT, final='on_stall is "end"' if on_stall == "end" else "")
+
+    def _of_training(self) -> Evidence | None:
+        """That all tasks that are awaited have succeeded, or have saved."""
+        now, of = self._now, (self._tasks, self._hosts.reports.tasks, self._policy, self._job.spec)
+        if now.saved and (now.ended or self._saving.over()):
+            return outcome.of_saved(*of)
+        if now.ended and not self._may_be_aborted() and (not now.lingering or self._evaluators.over()):
+            return outcome.of_success(*of, distributed=self._distributed())
+        return None
+
+    def _of_agents(self) -> None:
+        """Raise what ends the attempt if an agent has ended, or a host is silent; not while only evaluators run."""
+        if not self._now.ended or self._may_be_aborted():
+            self._hosts.check()
 
     def _may_be_aborted(self) -> bool:
         """Whether mpirun, which has ended ranks that have exited with 0, may still say why: a script may go on when the
@@ -136,7 +151,12 @@ class Watch:
         self._requests.end()
         self._end_of_job.close()
 
-    def _report(self, now: Outcome, stalled: str) -> None:
+    def _report(self) -> None:
+        now = self._now
+        if now.ended:
+            lingering = f"training has ended; waiting for {some(now.lingering)} {self._evaluators}"
+            self._reporter.report("running", lingering)
+            return
         if self._separate is None and self._job.system.monotonic() - self._begun >= together.SOON:
             self._separate = self._look_for_separate_training()
         limit = f" {self._saving}" if now.saved else f" {self._leaders}" if now.leader else ""
@@ -144,9 +164,10 @@ class Watch:
         waiting = f"{how}, waiting for {some(now.awaited)}{limit}" if now.awaited else ""
         waiting = self._left or waiting
         started, *notes = self._started
-        about = (stalled, self._reporter.slow.get("text"), started, waiting, self._separate, self._own_folder, *notes)
+        slow = self._reporter.slow.get("text")
+        about = (self._stalled, slow, started, waiting, self._separate, self._own_folder, *notes)
         about = (*about, self._reporter.unrecorded, self._reporter.remark)
-        self._reporter.report("running", "; ".join(filter(None, about)))
+        self._reporter.report("running", joined(each or "" for each in about))
 
     def _look_at_walltime(self) -> None:
         if self._hosts.reports.checkpoint or self._end_of_job.save_now():
@@ -174,15 +195,12 @@ class Watch:
             orders = {name: order for name, (where, order) in commands.items() if where["host"] == host}
             self._hosts.listener.send(host, messages.EXEC, orders)
 
-    def _look_for_stall(self, *, waits: bool) -> str:
-        """That the job is stalled, as Stalls.look says it."""
-        stalled = self.stalls.look(waits=waits)
-        if stalled and not self._silent:
-            self._reporter.note("stalled", text=stalled)
-        elif self._silent and not stalled:
+    def _look_for_stall(self, *, waits: bool) -> None:
+        before, self._stalled = self._stalled, self.stalls.look(waits=waits)
+        if self._stalled and not before:
+            self._reporter.note("stalled", text=self._stalled)
+        elif before and not self._stalled:
             self._reporter.note("going on")
-        self._silent = bool(stalled)
-        return stalled
 
     def _look_for_straggler(self) -> None:
         before = self._stragglers.named

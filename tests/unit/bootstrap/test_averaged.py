@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.judge.averaged import noted
-from gridtf.bootstrap.judge.verdict import Verdict
+from gridtf.bootstrap.judge.averaged import notes
+from gridtf.bootstrap.judge.evidence import STOP, Evidence
+from gridtf.bootstrap.judge.verdict import conclude
 from gridtf.contract import TO_AVERAGE
 from gridtf.states import JobState
 from tests.support.plans import task
@@ -23,7 +24,7 @@ def told(*averaging: dict[str, Any] | None, state: JobState = JobState.COMPLETED
     for each, found in zip(tasks, averaging, strict=True):
         if found:
             records[each.name] = {"progress": {"step": 1, "values": {}, "time": 1.0, "averaging": found}}
-    end = noted(Verdict(state, "all tasks have ended"), tasks, records)
+    end = conclude(Evidence(STOP, "all tasks have ended", state=state), [*notes(tasks, records)])
     return end.reason, end.hint
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from gridtf.bootstrap.judge import verdict
 from gridtf.bootstrap.judge.blame import EXITED, FAILED, LOST, SILENT, Cause, accused, find, is_consequence, raised
-from gridtf.bootstrap.judge.verdict import first_cause, of_other
+from gridtf.bootstrap.judge.outcome import first_cause
+from gridtf.bootstrap.judge.verdict import of_other
 from gridtf.bootstrap.plan.placement import PlacedTask
 from gridtf.run.rundir import Attempt, RunDir
 from tests.support.plans import task

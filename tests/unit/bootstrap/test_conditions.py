@@ -66,8 +66,8 @@ def test_verdict_decides_at_once(site: tuple[str, Site], state: str) -> None:
     assert (now.never is None) == may
     if now.never:
         meant = {"after": "completed", "after_failed": "failed"}[key]
-        assert now.never.reason == f"job train (41) is {state}, and this one was to start after it had {meant}"
-        assert (now.never.state, now.never.exit_code) == (JobState.CANCELLED, 1)
+        assert now.never.what == f"job train (41) is {state}, and this one was to start after it had {meant}"
+        assert now.never.state == JobState.CANCELLED
 
 
 @pytest.mark.parametrize("more", [{"again": True}, {"again": None}, {"next": 2}])
@@ -101,7 +101,7 @@ def test_doubt_begins_with_the_end_of_the_other(tmp_path: Path) -> None:
 def test_job_without_a_verdict_has_failed(site: tuple[str, Site]) -> None:
     key, job = site
     end = job.settled().never
-    assert (end.reason if end else "") == (
+    assert (end.what if end else "") == (
         "job train (41) is FAILED, and this one was to start after it had completed" if key == "after" else ""
     )
 
@@ -111,7 +111,7 @@ def test_cancelled_job_is_known_at_once(tmp_path: Path) -> None:
     job.other.cancelled.write_text("{}")
     end = job.look().never
     assert end is not None
-    assert "is CANCELLED" in end.reason
+    assert "is CANCELLED" in end.what
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_job_that_was_deleted_while_it_was_held_is_cancelled(
         job.other.log.touch()
     for end in (job.settled().never, job.look(1).never):
         assert end is not None
-        assert f"job train (41) is {state}, and" in end.reason
+        assert f"job train (41) is {state}, and" in end.what
     assert asked == ["41"] * (delay > 0 and not log)
 
 
@@ -148,7 +148,7 @@ def test_job_that_was_to_start_again_and_was_deleted(tmp_path: Path) -> None:
     job.ends("SAVED", again=True)
     end = job.settled().never
     assert end is not None
-    assert "is SAVED" in end.reason
+    assert "is SAVED" in end.what
 
 
 def test_scheduler_that_does_not_answer(site: tuple[str, Site]) -> None:
@@ -156,7 +156,7 @@ def test_scheduler_that_does_not_answer(site: tuple[str, Site]) -> None:
     job.scheduler.refuses = "squeue does not answer"
     end = job.settled().never
     assert end is not None
-    assert "job train (41) cannot be judged (squeue does not answer), and this one" in end.reason
+    assert "job train (41) cannot be judged (squeue does not answer), and this one" in end.what
 
 
 def test_run_directory_that_is_gone(site: tuple[str, Site], tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_run_directory_that_is_gone(site: tuple[str, Site], tmp_path: Path) -> N
     job.other.path.rename(tmp_path / "elsewhere")
     end = job.settled().never
     assert end is not None
-    assert f"cannot be judged (its run directory {job.other.path} does not exist any more)" in end.reason
+    assert f"cannot be judged (its run directory {job.other.path} does not exist any more)" in end.what
 
 
 def test_record_that_is_damaged(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_record_that_is_damaged(tmp_path: Path) -> None:
     job.ends("COMPLETED", started="x")
     end = job.settled().never
     assert end is not None
-    assert "is damaged" in end.reason
+    assert "is damaged" in end.what
 
 
 def test_job_that_has_saved_is_not_judged_before_the_others_have_ended(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_job_that_has_saved_is_not_judged_before_the_others_have_ended(tmp_path:
     job.ends("COMPLETED", run=also)
     end = conditions.look().never
     assert end is not None
-    assert "is SAVED" in end.reason
+    assert "is SAVED" in end.what
 
 
 def test_array_has_completed_when_all_elements_have(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_array_has_completed_when_all_elements_have(tmp_path: Path) -> None:
     job.ends("FAILED", run=parts[1])
     end = job.look().never
     assert end is not None
-    assert "is FAILED" in end.reason
+    assert "is FAILED" in end.what
     job.ends("COMPLETED", run=parts[1])
     assert job.look() == Standing()
 

@@ -8,8 +8,9 @@ import pytest
 
 from gridtf.bootstrap.agent.membership import Membership
 from gridtf.bootstrap.agent.supervisor import TaskProcess
-from gridtf.bootstrap.judge.together import Absent, absent, noted, separate
-from gridtf.bootstrap.judge.verdict import Verdict
+from gridtf.bootstrap.judge.evidence import STOP, Evidence
+from gridtf.bootstrap.judge.together import Absent, absent, notes, separate
+from gridtf.bootstrap.judge.verdict import Verdict, conclude
 from gridtf.states import ALONE, ELSEWHERE, JOINED, LOADED, JobState
 from tests.support.plans import task
 from tests.support.system import FakeSystem
@@ -225,17 +226,21 @@ def test_no_warning_for_one_training_task_and_for_served_ones() -> None:
     assert separate(left_out, records(LOADED, LOADED)) is None
 
 
+def told(state: JobState, what: str, hint: str, members: list[Any], seen: dict[str, Any]) -> Verdict:
+    return conclude(Evidence(STOP, what, hint=hint, state=state), [*notes(WORKERS, members, seen)])
+
+
 def test_the_warning_is_added_to_the_verdict_on_a_job_that_no_task_has_failed() -> None:
     seen = records(LOADED, LOADED)
-    done = noted(Verdict(JobState.COMPLETED, "all training tasks have exited with 0", hint="x"), WORKERS, WORKERS, seen)
+    done = told(JobState.COMPLETED, "all training tasks have exited with 0", "x", WORKERS, seen)
     assert done.reason == (
         "all training tasks have exited with 0; 2 workers trained separately: none joined the cluster"
     )
     assert done.hint.startswith("x; on one host, start one task with MirroredStrategy: --workers 1; on several, take")
-    late = noted(Verdict(JobState.TIMEOUT, "the walltime is over"), WORKERS, WORKERS, seen)
+    late = told(JobState.TIMEOUT, "the walltime is over", "", WORKERS, seen)
     assert late.reason.endswith("; 2 workers have loaded TensorFlow or JAX, and none has joined the cluster so far")
-    for end in (Verdict(JobState.CANCELLED, "cancelled"), Verdict(JobState.FAILED, "worker:0 on h0: exit code 1")):
-        assert noted(end, WORKERS, WORKERS, seen) == end
+    for state in (JobState.CANCELLED, JobState.FAILED):
+        assert told(state, "it has ended", "", WORKERS, seen) == Verdict(state, "it has ended")
 
 
 def seen_of(*seen: tuple[str, str]) -> dict[str, Any]:
@@ -271,12 +276,10 @@ def test_no_member_is_missed_where_none_has_joined() -> None:
 
 def test_member_that_kept_the_others_waiting_is_in_the_verdict_on_a_timeout_instead_of_more_time() -> None:
     seen = seen_of(RUNS, RUNS, ("STOPPED", ""))
-    end = Verdict(JobState.TIMEOUT, "the walltime is over", hint="request more with --time")
-    late = noted(end, WORKERS, WORKERS[:3], seen)
+    late = told(JobState.TIMEOUT, "the walltime is over", "request more with --time", WORKERS[:3], seen)
     assert late.reason == f"the walltime is over; {Absent(('ps:0',)).running}"
     assert late.hint == Absent(("ps:0",)).hint
-    done = end.replace(state=JobState.COMPLETED)
-    assert noted(done, WORKERS, WORKERS[:3], seen) == done
+    assert told(JobState.COMPLETED, "done", "", WORKERS[:3], seen) == Verdict(JobState.COMPLETED, "done")
 
 
 def test_mpi_that_is_loaded_after_tensorflow_is_seen_in_a_world() -> None:

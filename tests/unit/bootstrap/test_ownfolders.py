@@ -10,8 +10,9 @@ import pytest
 from gridtf.bootstrap.agent import local_dir
 from gridtf.bootstrap.agent.ownfolders import OwnFolders
 from gridtf.bootstrap.agent.supervisor import TaskProcess
-from gridtf.bootstrap.judge.ownfolders import HINT, noted, told
-from gridtf.bootstrap.judge.verdict import Verdict
+from gridtf.bootstrap.judge.evidence import STOP, Evidence
+from gridtf.bootstrap.judge.ownfolders import HINT, notes, told
+from gridtf.bootstrap.judge.verdict import Verdict, conclude
 from gridtf.bootstrap.system import System
 from gridtf.contract import checkpoints_name
 from gridtf.run.rundir import write_record
@@ -92,7 +93,7 @@ def test_warning_names_the_tasks_the_folder_and_its_host() -> None:
     both = told(WORKERS, {name: {"own_folder": "/tmp/logs"} for name in ("worker:0", "worker:1")})
     one = "checkpoints of worker:0 are in /tmp/logs on h0, which no other host sees"
     assert both == f"{one}, and those of worker:1 in another such folder"
-    done = noted(Verdict(JobState.COMPLETED, "done", hint="x"), WORKERS, records)
+    done = conclude(Evidence(STOP, "done", hint="x", state=JobState.COMPLETED), [*notes(WORKERS, records)])
     assert (done.reason, done.hint) == (f"done; {warning}", f"x; {HINT}")
-    failed = Verdict(JobState.FAILED, "worker:0 on h0: exit code 1")
-    assert noted(failed, WORKERS, records) == failed
+    failed = conclude(Evidence(STOP, "worker:0 on h0: exit code 1"), [*notes(WORKERS, records)])
+    assert failed == Verdict(JobState.FAILED, "worker:0 on h0: exit code 1")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.judge.verdict import Outcome, decide
+from gridtf.bootstrap.judge.evidence import Evidence
+from gridtf.bootstrap.judge.outcome import Outcome, decide, of_saved, of_success, of_timeout
+from gridtf.bootstrap.judge.verdict import Verdict, conclude
 from gridtf.bootstrap.plan.placement import PlacedTask
+from gridtf.jobspec.spec import JobSpec
 from tests.support.plans import task
+from tests.support.states import COMPLETED, FAILED, SAVED, TIMEOUT
 
 CHIEF, WORKER0, WORKER1 = task("chief:0"), task("worker:0", rank=1), task("worker:1", rank=2)
 PS, EVALUATOR = task("ps:0"), task("evaluator:0")
@@ -189,3 +193,111 @@ def test_outcome_is_never_both_success_and_failure(policy: str) -> None:
                 assert not all(trained)
             elif outcome.ended:
                 assert trained[0] if policy == "chief" else all(trained)
+
+
+# --- how it has ended
+
+CLUSTER = (task("chief:0"), task("worker:0", rank=1), task("worker:1", rank=2), task("ps:0"), task("evaluator:0"))
+
+
+def states(**told: str) -> dict[str, dict[str, Any]]:
+    return {name.replace("_", ":"): {"state": state} for name, state in told.items()}
+
+
+def ended(how: Callable[..., Evidence], *about: Any, **more: Any) -> Verdict:
+    return conclude(how(*about, **more))
+
+
+def test_of_success_names_tasks_stopped_after_leader_wait() -> None:
+    spec = JobSpec(command=["x"], leader_wait=20.0)
+    records = states(chief_0="COMPLETED", worker_0="COMPLETED", worker_1="RUNNING", ps_0="RUNNING")
+    found = ended(of_success, CLUSTER, records, "chief", spec)
+    assert found.reason == "chief:0 has exited with 0; worker:1 was still running and was stopped"
+    hint = "did they train on, or wait for the leader, which has ended? their logs may say; --leader-wait allows more "
+    assert (found.state, found.hint) == (COMPLETED, f"{hint}than 20 s")
+    chosen = ended(of_success, CLUSTER, records, "chief", JobSpec(command=["x"], success_policy="chief"))
+    assert (chosen.reason, chosen.hint) == ("chief:0 has exited with 0", "")  # as the user requested
+    workers = states(worker_0="COMPLETED", worker_1="RUNNING", worker_2="RUNNING")
+    tasks = [*CLUSTER[1:], task("worker:2", rank=2)]
+    reason = "worker:0 has exited with 0; worker:1, worker:2 were still running and were stopped"
+    assert ended(of_success, tasks, workers, "chief", spec).reason == reason
+
+
+def test_restarts_are_reported() -> None:
+    records = {**states(chief_0="COMPLETED", worker_0="RUNNING"), "worker:1": {"state": "RUNNING", "restarts": 2}}
+    served = [task(f"worker:{index}", served=True) for index in range(2)]
+    found = ended(of_success, [CLUSTER[0], *served], records, "all", JobSpec(command=["x"]))
+    assert found.reason == "all training tasks have exited with 0; 2 restarts of worker:1 after a failure"
+
+
+def test_of_success_tells_of_data_workers_without_a_dataset() -> None:
+    records = states(chief_0="COMPLETED", worker_0="COMPLETED", worker_1="COMPLETED")
+    found = ended(of_success, CLUSTER, records, "all", JobSpec(command=["x"]), distributed=False)
+    assert found.reason == "all training tasks have exited with 0; the data workers were given no dataset"
+    assert "training.data.distribute(dataset)" in found.hint
+
+
+def test_of_success_names_a_stopped_evaluator() -> None:
+    records = states(chief_0="COMPLETED", worker_0="COMPLETED", worker_1="COMPLETED", evaluator_0="RUNNING")
+    found = ended(of_success, CLUSTER, records, "all", JobSpec(command=["x"]))
+    assert found.reason == (
+        "all training tasks have exited with 0; evaluator:0 was still running 60 s after the training and was stopped"
+    )
+    assert found.hint == "--evaluator-wait allows an evaluator more time"
+
+
+def test_of_timeout_names_tasks_that_had_finished() -> None:
+    records = states(chief_0="COMPLETED", worker_0="RUNNING", worker_1="COMPLETED", ps_0="RUNNING")
+    found = ended(of_timeout, "the walltime is over", CLUSTER, records)
+    assert (found.state, found.why) == (TIMEOUT, "chief:0, worker:1 had exited with 0, worker:0 had not")
+    assert found.hint == "request more with --time; if the job is done when chief:0 is: --success-policy chief"
+    found = ended(of_timeout, "the walltime is over", CLUSTER[1:], states(worker_1="COMPLETED"))
+    assert (found.why, found.hint) == ("worker:1 had exited with 0, worker:0 had not", "request more with --time")
+    plain = ended(of_timeout, "the walltime is over", CLUSTER, {})
+    assert plain == Verdict(TIMEOUT, "the walltime is over", hint="request more with --time")
+
+    unheeded = ended(of_timeout, "the walltime is over", CLUSTER, {}, requested=True)
+    assert unheeded.why == "a checkpoint was requested, and chief:0, worker:0, worker:1 did not end"
+    assert unheeded.hint.startswith("does the program ask gridtf.checkpoint_requested() after each step")
+    found = ended(
+        of_timeout, "the walltime is over", CLUSTER, states(chief_0="RUNNING", worker_0="SAVED"), requested=True
+    )
+    assert found.why == "worker:0 had saved a checkpoint (exit code 42)"
+
+
+def test_of_timeout_names_the_first_task_that_had_not_ended_after_an_exception() -> None:
+    noted = {"type": "ValueError", "message": "bad", "place": "train.py:3", "time": 7.0, "pid": 5}
+    later = {**noted, "type": "RuntimeError", "time": 9.0}
+    records: dict[str, Any] = {
+        **states(chief_0="RUNNING", worker_0="RUNNING", worker_1="RUNNING"),
+        "chief:0": {"state": "RUNNING", "pid": 5, "exception": later},
+        "worker:0": {"state": "RUNNING", "pid": 5, "exception": noted},
+        "worker:1": {"state": "RUNNING", "pid": 6, "exception": {**noted, "time": 1.0}},  # a child's, perhaps caught
+    }
+    found = ended(of_timeout, "the walltime is over", CLUSTER, records)
+    host = next(task.host for task in CLUSTER if task.name == "worker:0")
+    assert found.state == TIMEOUT
+    assert found.reason == f"the walltime is over; worker:0 on {host} had not ended after ValueError: bad (train.py:3)"
+    assert "gridtf stacks" in found.hint
+
+
+def test_of_saved_asks_to_continue() -> None:
+    spec = JobSpec(leader_wait=30.0, name="digits")
+    found = ended(of_saved, CLUSTER, states(chief_0="SAVED", worker_0="SAVED", worker_1="COMPLETED"), "all", spec)
+    assert (found.state, found.exit_code) == (SAVED, 42)
+    assert found.reason == "chief:0, worker:0 saved a checkpoint and ended (exit code 42), to be continued"
+    expected = 'to continue with its checkpoints, submit it again with --env OUTPUT_DIR="$(gridtf output digits)"'
+    assert found.hint == expected
+
+
+def test_of_saved_names_those_who_did_not_end_and_fails_without_the_leader() -> None:
+    spec = JobSpec(leader_wait=30.0)
+    found = ended(of_saved, CLUSTER, states(chief_0="SAVED", worker_0="RUNNING", worker_1="SAVED"), "all", spec)
+    assert found.state == SAVED
+    assert found.reason.endswith("to be continued; worker:0 was still running 30 s later and was stopped")
+    assert ended(of_saved, CLUSTER, states(chief_0="SAVED"), "chief", spec).reason.endswith("to be continued")
+    found = ended(of_saved, CLUSTER, states(chief_0="RUNNING", worker_0="SAVED", worker_1="COMPLETED"), "all", spec)
+    assert (found.state, found.exit_code) == (FAILED, 1)
+    expected = "worker:0 saved a checkpoint and ended (exit code 42), but chief:0 was still running 30 s later"
+    assert found.reason == expected
+    assert "--leader-wait" in found.hint
