@@ -92,6 +92,9 @@ def test_matrix_of_versions_runs_tests_that_there_are(tmp_path: Path) -> None:
     assert len(found["versions"]) > len(found[LANDING])
 
 
+_DIFFERENTIAL = "tests/checkout/test_differential.py"
+
+
 def test_what_a_landing_leaves_to_a_release_has_rows_that_it_runs(tmp_path: Path) -> None:
     """Each entry of tests/support/release.py leaves out something, and but for whole tests not everything."""
     marks = _listed(tmp_path)
@@ -107,9 +110,9 @@ def test_what_a_landing_leaves_to_a_release_has_rows_that_it_runs(tmp_path: Path
 
 
 def _listed(folder: Path, *selection: str) -> dict[str, list[str]]:
-    """The tests on clusters that pytest chooses, with their marks."""
+    """The tests on clusters, and of scripts/differential, that pytest chooses, with their marks."""
     listed = folder / "tests.json"
-    command = [sys.executable, "-c", _LIST, str(listed), *selection, "tests/cluster"]
+    command = [sys.executable, "-c", _LIST, str(listed), *selection, "tests/cluster", _DIFFERENTIAL]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout
     return dict(json.loads(listed.read_text()))

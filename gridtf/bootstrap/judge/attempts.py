@@ -186,7 +186,9 @@ def replaceable(bad: Sequence[str], hosts: Sequence[Host], request: Request, his
     return next((tuple(bad[:count]) for count in counts if without(bad[:count], hosts, request, history)), ())
 
 
-def in_vain(error: Exception | None, record: Record, on_failure: str | None = None, *, final: str = "") -> str:
+def in_vain(
+    error: Exception | None, record: Record, on_failure: str | None = None, *, final: str = "", stalled: bool = False
+) -> str:
     """Why another attempt would fail like this one, or is not wanted.
 
     Args:
@@ -194,14 +196,15 @@ def in_vain(error: Exception | None, record: Record, on_failure: str | None = No
         record: The record of the task that failed first; empty without one.
         on_failure: As in TaskSpec, of that task.
         final: Why who has ended the attempt forbids another one; empty: it does not.
+        stalled: As launchers of 0.1.0 say it that an upgrade in place has overtaken.
 
     Returns:
         A clause; empty where another attempt may succeed.
     """
     if error is not None and not isinstance(error, GridtfError):
         return "gridtf itself has failed"
-    if final:
-        return final
+    if final or stalled:
+        return final or 'on_stall is "end"'
     if isinstance(error, _LASTING):
         return "that is the same for each attempt"
     if on_failure == END:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from gridtf.bootstrap.judge.evidence import NOTE, Evidence
+from gridtf.bootstrap.judge.verdict import Verdict
 from gridtf.bootstrap.plan.placement import PlacedTask
 from gridtf.contract import TO_AVERAGE
 from gridtf.run.rundir import Record
@@ -34,3 +35,13 @@ def notes(tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> Iterato
     elif any(each.get("due") for each in told):
         warning = f"nothing was averaged: {counted(len(told), 'task')} made {counted(steps, 'step')}, each by itself"
         yield Evidence(NOTE, warning, hint=TO_AVERAGE, on=(JobState.COMPLETED,))
+
+
+def noted(end: Verdict, tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> Verdict:
+    """A verdict with what averaging has done: for launchers of 0.1.0 that an upgrade in place has overtaken. They have
+    loaded their other modules, so this one takes no newer names from those."""
+    for note in notes(tasks, records):
+        if end.state in note.on:
+            hint = "; ".join(filter(None, (end.hint, note.hint)))
+            end = end.replace(reason=f"{end.reason}; {note.what}", hint=hint)
+    return end
