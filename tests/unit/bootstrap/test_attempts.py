@@ -265,3 +265,8 @@ def test_causes_that_cannot_heal(record: dict[str, Any], reason: str) -> None:
 def test_task_whose_failure_ends_the_job() -> None:
     assert in_vain(None, {"exit": 1}, "end") == 'the table of that task has on_failure = "end"'
     assert in_vain(None, {"exit": 1}, "attempt") == ""
+
+
+def test_who_has_ended_the_attempt_may_forbid_another_one() -> None:
+    assert in_vain(None, {"exit": 1}, final='on_stall is "end"') == 'on_stall is "end"'
+    assert in_vain(None, {"exit": 1}, stalled=True) == 'on_stall is "end"'  # a launcher of 0.1.0 asks so
