@@ -28,6 +28,7 @@ from gridtf.bootstrap.judge.evidence import (
     STOP,
     TASK,
     USER,
+    WELL,
     Evidence,
 )
 from gridtf.bootstrap.judge.verdict import Verdict
@@ -330,9 +331,6 @@ class Ending:
             found: What the verdict is on.
             lost: The hosts that do not report any more.
         """
-        from gridtf.bootstrap.judge import averaged, ownfolders, together
-        from gridtf.bootstrap.plan import environment
-
         reports, tasks, cause, starter = self._hosts.reports, self.tasks, found.found, self._job.request.mpi
         missed = f"lost contact with {counted(len(lost), 'host')}: {some(lost)}" if lost else ""
         if len(lost) > 1:
@@ -344,10 +342,16 @@ class Ending:
         if cause:
             yield Evidence(EXPLAINS, outcome.failed_before(cause, tasks, reports.by_one_clock()), on=OF_TASKS)
         yield from self.known
-        yield from together.notes(tasks, environment.members(self._job.spec, tasks), reports.tasks)
-        yield from averaged.notes(tasks, reports.tasks)
-        yield from ownfolders.notes(tasks, reports.tasks)
+        if found.state in WELL:
+            from gridtf.bootstrap.judge import averaged, ownfolders, together
+            from gridtf.bootstrap.plan import environment
+
+            yield from together.notes(tasks, environment.members(self._job.spec, tasks), reports.tasks)
+            yield from averaged.notes(tasks, reports.tasks)
+            yield from ownfolders.notes(tasks, reports.tasks)
         if starter:
+            from gridtf.bootstrap.judge import together
+
             log = self._reporter.attempt.mpi / f"{tasks[0].host}.log" if tasks else None
             says = verdict.of_mpirun(log, first=False) if log and found.kind in OTHERS else ""
             yield Evidence(EXPLAINS, f"{mpi.named(starter)} says: {says}" if says else "", on=OTHERS)

@@ -120,7 +120,8 @@ class Watch:
     def _of_stall(self) -> Evidence | None:
         """That a job which does nothing is to end."""
         on_stall = self._job.spec.on_stall
-        if not self._stalled or on_stall not in ("end", "restart"):
+        done = self._now.ended or self._now.awaited  # since the stacks were taken that show it
+        if done or not self._stalled or on_stall not in ("end", "restart"):
             return None
         return Evidence(STOP, self._stalled, hint=stalls.HINT, final='on_stall is "end"' if on_stall == "end" else "")
 
@@ -153,9 +154,10 @@ class Watch:
 
     def _report(self) -> None:
         now = self._now
-        if now.ended:
+        if now.ended and now.lingering:
             lingering = f"training has ended; waiting for {some(now.lingering)} {self._evaluators}"
             self._reporter.report("running", lingering)
+        if now.ended:
             return
         if self._separate is None and self._job.system.monotonic() - self._begun >= together.SOON:
             self._separate = self._look_for_separate_training()

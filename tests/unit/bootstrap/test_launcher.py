@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -1273,3 +1274,45 @@ def test_record_of_every_attempt_tells_when_the_walltime_ends(tmp_path: Path) ->
     second = Launcher(first.job, *of)
     assert second.reporter.ends == pytest.approx(ends)
     assert (read_record(first.attempt.launcher) or {})["ends"] == pytest.approx(ends)
+
+
+def test_job_that_saves_while_its_stacks_are_taken_has_saved_and_is_not_stalled(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, stall_after="20s", on_stall="end")
+    attempt.cluster.suspended = lambda environ: False  # type: ignore[method-assign]
+    answered: set[str] = set()
+
+    def answer() -> None:
+        for host, tasks in attempt.states.items():
+            for task in tasks.values():
+                task.setdefault("quiet", attempt.system.wall)
+            asked = (attempt.listener.told(host, messages.DUMP) or {}).get("id", "")
+            if asked and f"{host} {asked}" not in answered:
+                answered.add(f"{host} {asked}")
+                process = {"pid": 7, "name": "python", "state": "S", "text": "x"}
+                shown = {name: {"processes": [process]} for name in tasks}
+                attempt.listener.say(host, messages.STACKS, {"id": asked, "tasks": shown})
+        if len(answered) == 4:  # both dumps show the same
+            for host, tasks in attempt.states.items():
+                attempt.states[host] = {name: state("SAVED", ended=attempt.system.wall, exit=42) for name in tasks}
+            attempt._report()
+
+    attempt.system.every(0.5, answer)
+    code, verdict = attempt.launch()
+    assert (code, verdict["state"], len(answered)) == (42, "SAVED", 4)
+
+
+def test_status_does_not_wait_for_nobody_after_mpirun_has_ended_ranks(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, mpi="mpirun")
+    for host in ("h0", "h1"):
+        attempt.task(host, f"worker:{host[1]}", "COMPLETED", 5, exit=0, abandoned=True)
+    attempt.launch()
+    assert not [phase for phase in attempt.phases if "training has ended" in phase]
+
+
+def test_failed_task_has_its_verdict_although_nothing_can_be_imported_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.task("h1", "worker:1", "FAILED", 5.0, exit=3)
+    attempt.at(5, lambda: monkeypatch.setitem(sys.modules, "gridtf.bootstrap.judge.averaged", None))
+    assert "worker:1 on h1: exit code 3" in attempt.launch()[1]["reason"]
