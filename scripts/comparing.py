@@ -86,7 +86,7 @@ def wanted(names: list[str], old: Mapping[str, Any], new: Mapping[str, Any]) -> 
 
 
 def compare(commit: str, first: int, count: int) -> int:
-    """Compare this tree with that of a commit. Returns how many differences are not listed."""
+    """Compare this tree with that of a commit. Returns how many attempts differ and are not listed, or show nothing."""
     with tree_of(commit) as tree:
         processes = [start(each, first, first + count) for each in (tree, ROOT)]
         old, new = map(ends_of, processes)
@@ -100,8 +100,10 @@ def compare(commit: str, first: int, count: int) -> int:
             found[tuple(names)].append(seed)
     states = Counter(end["verdict"]["state"] if "verdict" in end else "error" for end in old.values())
     print(f"{count} attempts: {', '.join(f'{number} {state}' for state, number in states.most_common())}")
-    missed = sum(map(len, found.values()))
+    missed = sum(map(len, found.values())) + states["error"]  # what has not ended shows nothing
     print(f"{count - listed - missed} end as at {commit}, {listed} differ as they should, {missed} differ")
+    for seed in [seed for seed, end in old.items() if "error" in end][:_MOST_SHOWN]:
+        print(f"  {seed} has not ended: {_told(old[seed])}")
     for keys, seeds in sorted(found.items(), key=lambda item: -len(item[1])):
         print(f"\n{len(seeds)} in {', '.join(keys)}")
         for seed in seeds[:_MOST_SHOWN]:

@@ -236,7 +236,7 @@ class End:
         listener, process = self.attempt.listener, {"pid": 7, "name": "python", "state": "S", "text": "x"}
         for host in sorted(set(self.hosts) - self.attempt.quiet):
             asked = (listener.told(host, messages.DUMP) or {}).get("id")
-            if asked and self.attempt.more[host].get("answered") != asked:
+            if asked:
                 tasks = {name: {"processes": [process]} for name in self.attempt.states[host]}
                 listener.say(host, messages.STACKS, {"id": asked, "tasks": tasks})
 

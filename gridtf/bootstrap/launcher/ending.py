@@ -293,10 +293,12 @@ class Ending:
         )
 
     def _no_world(self) -> Evidence | None:
+        starter = mpi.named(self._job.request.mpi)
+        if not starter:
+            return None
         from gridtf.bootstrap.judge import together
 
-        starter = mpi.named(self._job.request.mpi)
-        return together.no_world(starter, self._hosts.reports.tasks) if starter else None
+        return together.no_world(starter, self._hosts.reports.tasks)
 
     def _of_agents(self) -> Evidence | None:
         """Why agents say that they have ended."""
