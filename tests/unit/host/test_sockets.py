@@ -81,7 +81,8 @@ def test_each_process_has_the_ports_on_which_it_and_its_descendants_listen() -> 
 def test_a_connection_is_seen_at_the_port_of_its_server_also_after_both_have_closed_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        with socket.create_connection(("127.0.0.1", port)) as client:
+        with sockets.bound() as client:  # or its port may be one at which a server was connected a moment ago
+            client.connect(("::ffff:127.0.0.1" if client.family == socket.AF_INET6 else "127.0.0.1", port))
             accepted, _ = server.accept()
             other = client.getsockname()[1]
             assert sockets.connected({port, other, 1}) == {port}
