@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import accumulate
 
 # Characters that a terminal acts on or shows out of order: control characters except the tab, marks that change the
@@ -91,11 +91,6 @@ def some(names: list[str] | tuple[str, ...], *, most: int = 16) -> str:
 def counted(number: int, noun: str) -> str:
     """Write a number with its noun: ``1 host``, ``2 hosts``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def joined(clauses: Iterable[str]) -> str:
-    """Clauses in one line, without empty ones."""
-    return "; ".join(filter(None, clauses))
 
 
 def percent(part: float) -> str:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import io
 import json
 import re
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -21,7 +19,6 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 WANTED = ROOT / "tests/recorded/differences.json"
 Ends = dict[int, dict[str, Any]]
-_GIT = ["git", "-C", str(ROOT)]
 _SOON = 0.6  # simulated seconds by which an attempt may take longer or shorter
 _MOST_SHOWN = 3
 _AT_ONCE = 250  # attempts with another order, which may be seen in them
@@ -30,11 +27,10 @@ _AT_ONCE = 250  # attempts with another order, which may be seen in them
 @contextlib.contextmanager
 def tree_of(commit: str) -> Iterator[Path]:
     """The files of a commit."""
+    from tests.support.releases import unpack
+
     with tempfile.TemporaryDirectory(prefix="gridtf-differential-") as folder:
-        archive = [*_GIT, "archive", commit]
-        tree = subprocess.run(archive, capture_output=True, check=True).stdout
-        with tarfile.open(fileobj=io.BytesIO(tree)) as files:
-            files.extractall(folder, filter="data")
+        unpack(commit, Path(folder))
         yield Path(folder)
 
 

@@ -50,13 +50,18 @@ def versions() -> tuple[str, str]:
 OLD, NEW = versions()
 
 
+def unpack(commit: str, folder: Path) -> None:
+    """Write the files of a commit into a folder."""
+    tree = subprocess.run(["git", "-C", str(CHECKOUT), "archive", commit], capture_output=True, check=True).stdout
+    subprocess.run(["tar", "-x", "-C", str(folder)], input=tree, check=True)
+
+
 def wheel(version: str, folder: Path) -> Path:
     """Build a wheel: of the last release from its commit, of any other version from this checkout."""
     source, last = folder / f"source-{version}", released()
     source.mkdir(parents=True)
     if last and last[0] == version:
-        tree = subprocess.run(["git", "-C", str(CHECKOUT), "archive", last[1]], capture_output=True, check=True).stdout
-        subprocess.run(["tar", "-x", "-C", str(source)], input=tree, check=True)
+        unpack(last[1], source)
     else:
         _copy(source, version)
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(source)]

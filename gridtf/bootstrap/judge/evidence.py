@@ -1,14 +1,14 @@
 """What is known of the end of an attempt, and what outranks what: the judge alone makes a verdict of it. Pure.
 
-Who watches something hands over values, and never learns what others have said. Of the ends that somebody knows of, the
-one that stands first in ORDER counts. Those who may know are asked in that order, only until one does: a file server or
+Watchers hand over values, and never learn what others have said. Of the ends that are known, the one that stands first
+in ORDER counts. Those who may know are asked in that order, only until one does: a file server or
 a command that does not respond is not asked for nothing. What has ended an attempt is the verdict if it says anything
 but FAILED: that says only that something has stopped it, and why may be learnt when its processes have ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from gridtf.states import ENDED, JobState
@@ -33,7 +33,7 @@ ORDER: Mapping[str, str] = {
     HOST_OF_RANK: "mpirun has lost a host, and has ended the other ranks for it, and itself",
     STOP: "it came first: an error, a signal or a feature has ended the attempt, and agents only end what it has left",
     GONE: "an agent has said why it ends, as that mpirun has failed, which ranks need that fail after it",
-    ABANDONED: "a rank has failed after mpirun has ended, and nobody says why that has",
+    ABANDONED: "a rank has failed after mpirun has ended, and no agent says why that has",
     TRAINED: "all has been done, or saved: agents that end, and hosts that are lost then, cost nothing",
     AGENTS: "one has ended, or its host is silent: asked last, since others tell more of it, or need it no more",
 }
@@ -55,7 +55,7 @@ EACH = ENDED | OF_TASKS
 
 
 class Evidence(Value):
-    """What somebody knows of the end of an attempt.
+    """What a watcher, an agent or a task knows of the end of an attempt.
 
     Attributes:
         kind: One of ORDER, or ACCUSED: an end. NOTE, EXPLAINS or BESIDE: what is told with one.
@@ -96,6 +96,12 @@ def first(moment: Collection[str], asked: Mapping[str, Callable[[], Evidence | N
         asked: Kind of an end -> who knows of it; those of the moment that need not be asked may be left out.
 
     Returns:
-        What that one says, which may be of another kind; None where nobody knows.
+        What that one says, which may be of another kind; None where none of them knows.
     """
     return next(filter(None, (asked[kind]() for kind in ORDER if kind in moment and kind in asked)), None)
+
+
+def joined(clauses: Iterable[str]) -> str:
+    """Clauses in one line, without empty ones. Here, since processes that an upgrade in place has overtaken import the
+    judge beside the text.py of their own version."""
+    return "; ".join(filter(None, clauses))

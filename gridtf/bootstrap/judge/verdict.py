@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from gridtf.bootstrap.judge import blame
 from gridtf.bootstrap.judge.blame import Cause, raised
-from gridtf.bootstrap.judge.evidence import BESIDE, EXPLAINS, NOTE, Evidence
+from gridtf.bootstrap.judge.evidence import BESIDE, EXPLAINS, NOTE, Evidence, joined
 from gridtf.errors import GridtfError
 from gridtf.host.processes import signal_name
 from gridtf.run.logparts import refresh
 from gridtf.run.rundir import Attempt, Record
 from gridtf.run.tail import exception, last_lines, last_text
 from gridtf.states import JobState, exit_code
-from gridtf.text import counted, joined, plain
+from gridtf.text import counted, plain
 from gridtf.values import Value
 
 if TYPE_CHECKING:

@@ -30,6 +30,7 @@ from gridtf.bootstrap.judge.evidence import (
     USER,
     WELL,
     Evidence,
+    joined,
 )
 from gridtf.bootstrap.judge.verdict import Verdict
 from gridtf.bootstrap.launcher.contact import Contact, TerminatedBySignal
@@ -44,7 +45,7 @@ from gridtf.run.rundir import RunDir, read_record, run_dirs_of
 from gridtf.schedulers import mpi
 from gridtf.schedulers.api import JobIdentity, Parent
 from gridtf.states import ENDED, JobState
-from gridtf.text import counted, joined, some
+from gridtf.text import counted, some
 
 if TYPE_CHECKING:
     from gridtf.bootstrap.plan.placement import PlacedTask

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from time import localtime, strftime
 
 from gridtf.bootstrap.judge import evidence, outcome, ownfolders, together
-from gridtf.bootstrap.judge.evidence import AGENTS, STOP, TASK, TRAINED, Evidence
+from gridtf.bootstrap.judge.evidence import AGENTS, STOP, TASK, TRAINED, Evidence, joined
 from gridtf.bootstrap.judge.outcome import Outcome
 from gridtf.bootstrap.launcher import stalls
 from gridtf.bootstrap.launcher.contact import Contact
@@ -24,7 +24,7 @@ from gridtf.bootstrap.wire import messages
 from gridtf.jobspec.tasktypes import DATA_WORKER
 from gridtf.run.rundir import Record, listdir
 from gridtf.schedulers import mpi
-from gridtf.text import joined, some
+from gridtf.text import some
 from gridtf.values import as_dict
 
 _LONGEST_COMMAND = 1000  # characters of a user's command in the events

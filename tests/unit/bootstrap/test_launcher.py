@@ -1310,7 +1310,7 @@ def test_status_does_not_wait_for_nobody_after_mpirun_has_ended_ranks(tmp_path: 
     assert not [phase for phase in attempt.phases if "training has ended" in phase]
 
 
-def test_failed_task_has_its_verdict_although_nothing_can_be_imported_any_more(
+def test_verdict_on_a_failed_task_imports_nothing_of_those_on_success(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempt = Attempt(tmp_path)
