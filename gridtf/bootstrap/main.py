@@ -33,8 +33,8 @@ from gridtf.run.rundir import (
     read_record,
     write_record,
 )
-from gridtf.schedulers import mpi
 from gridtf.schedulers.api import JobIdentity, Scheduler
+from gridtf.starters import choice
 
 if TYPE_CHECKING:
     from gridtf.jobspec.config import Configured
@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     verb, *rest = argv
     try:
         if verb == "join":
-            from gridtf.bootstrap import join
+            from gridtf.starters.joined import join
 
             return join.main(rest, os.environ)
         if verb == "exec":
@@ -224,7 +224,7 @@ def launch(
 
 def _resolve(scheduler: Scheduler, spec: JobSpec, sources: Mapping[str, str], environ: Mapping[str, str]) -> Request:
     try:
-        return scheduler.login.resolve(spec, in_job=True).replace(mpi=mpi.starter(spec, scheduler, environ)[0])
+        return scheduler.login.resolve(spec, in_job=True).replace(mpi=choice.choose(spec, scheduler, environ)[0])
     except SpecError as error:
         from gridtf.jobspec import merging
 

@@ -18,8 +18,8 @@ from gridtf.jobspec.options import Table
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.tasktypes import LEADERS
 from gridtf.run.rundir import RunDir
-from gridtf.schedulers import mpi
 from gridtf.secrets import secret
+from gridtf.starters import choice, named
 from gridtf.text import counted, plain
 from gridtf.values import fields
 
@@ -149,7 +149,7 @@ def _about(plan: Plan, command: Sequence[str], copied: dict[str, Any], *, defaul
     request = plan.request
     slots = plan.scheduler.login.slots(request)
     script = shlex.quote(str(RunDir(plan.run_dir).script))
-    ranks, why = mpi.starter(plan.spec, plan.scheduler, os.environ)
+    ranks, why = choice.choose(plan.spec, plan.scheduler, os.environ)
     lines = [
         f"name           {plan.spec.title}",
         f"scheduler      {plan.scheduler.name}",
@@ -159,7 +159,7 @@ def _about(plan: Plan, command: Sequence[str], copied: dict[str, Any], *, defaul
         f"tasks          {', '.join(_tasks(request, slots))}",
         *_hours(plan),
         *([f"snapshot       submit copies {copied['snapshot']['text']}"] if copied else []),
-        *([f"ranks          {mpi.named(ranks)}: {why}"] if ranks else []),
+        *([f"ranks          {named(ranks)}: {why}"] if ranks else []),
         *_of_sweep(plan),
         "values",
     ]

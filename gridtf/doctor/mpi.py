@@ -12,7 +12,7 @@ from gridtf.findings import Finding, Items, Level
 from gridtf.host.interpreter import ROOT, asked
 from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers import commands
-from gridtf.schedulers.mpi import MPIRUN
+from gridtf.starters import MPIRUN
 
 if TYPE_CHECKING:
     from gridtf.schedulers.api import Scheduler

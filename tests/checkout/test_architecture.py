@@ -15,7 +15,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "gridtf"
-SOURCES = sorted(PACKAGE.rglob("*.py"))
+# Where processes of 0.1.0 that an upgrade in place has overtaken find what is elsewhere now; to go after 0.2.0.
+OF_LAST_RELEASE = {PACKAGE / "bootstrap/agent" / f"{name}.py" for name in ("containers", "logpump", "world")}
+SOURCES = sorted({*PACKAGE.rglob("*.py")} - OF_LAST_RELEASE)
 
 # Room: the rooms that it imports from, exactly these. A room is a package, or a module that lies beside the packages;
 # in bootstrap and schedulers also one inside (ROOMS_INSIDE).
@@ -45,24 +47,28 @@ bootstrap.wire: bootstrap.system errors host run values
 bootstrap.plan: bootstrap.system contract errors host jobspec run schedulers text values
 bootstrap.judge: bootstrap.plan contract errors files host jobspec run schedulers states text values
 bootstrap.agent: gridtf bootstrap.judge bootstrap.plan bootstrap.system bootstrap.wire contract errors files host
-    jobspec run schedulers states text values
+    jobspec run schedulers starters states text values wrappers
 bootstrap.launcher: bootstrap.agent bootstrap.judge bootstrap.plan bootstrap.system bootstrap.wire contract errors files
-    host jobspec run schedulers secrets states text values
+    host jobspec run schedulers secrets starters states text values
 bootstrap.unsubmitted: errors host jobspec run schedulers
-bootstrap.ranks: bootstrap.plan errors jobspec run schedulers text values
-bootstrap.join: bootstrap.agent bootstrap.plan bootstrap.ranks bootstrap.system bootstrap.unsubmitted bootstrap.wire
-    errors host jobspec run schedulers states text values
+starters: errors jobspec schedulers
+starters.mpi: bootstrap.agent bootstrap.judge bootstrap.launcher bootstrap.plan errors host run starters states text
+starters.joined: bootstrap.agent bootstrap.plan bootstrap.system bootstrap.unsubmitted bootstrap.wire errors host
+    jobspec run schedulers states text values
+wrappers: jobspec
+wrappers.containers: bootstrap.agent bootstrap.plan contract errors files jobspec values
+wrappers.logcap: bootstrap.agent bootstrap.system bootstrap.wire errors host run
 bootstrap.elements: bootstrap.agent bootstrap.judge bootstrap.launcher bootstrap.plan bootstrap.system errors host
     jobspec run schedulers states
-bootstrap.main: bootstrap.elements bootstrap.join bootstrap.judge bootstrap.launcher bootstrap.plan bootstrap.system
-    bootstrap.unsubmitted contract errors files host jobspec run schedulers
+bootstrap.main: bootstrap.elements bootstrap.judge bootstrap.launcher bootstrap.plan bootstrap.system
+    bootstrap.unsubmitted contract errors files host jobspec run schedulers starters starters.joined
 observe: errors host jobspec run schedulers states text values
 monitor: errors observe run states text values
 report: gridtf errors files jobspec observe resources run secrets states text values
-login: gridtf contract errors files host jobspec observe report resources run schedulers states text values
-doctor: errors files findings host jobspec login observe run schedulers states text training values
+login: gridtf contract errors files host jobspec observe report resources run schedulers starters states text values
+doctor: errors files findings host jobspec login observe run schedulers starters states text training values
 cli: gridtf bootstrap.main doctor errors files findings host jobspec login monitor observe report resources run
-    schedulers secrets states text values
+    schedulers secrets starters states text values
 __main__: cli
 testing: errors findings jobspec login resources run schedulers states values
 """
@@ -77,7 +83,8 @@ HIDDEN: dict[str, set[str]] = {
     "bootstrap.launcher": {"bootstrap.agent"},
     "bootstrap.plan": {"training"},
     "bootstrap.judge": {"training"},
-    "bootstrap.ranks": {"training"},
+    "starters": {"starters.mpi"},
+    "starters.joined": {"training"},
 }
 
 PURE = {
@@ -138,7 +145,8 @@ def module_name(path: Path) -> str:
 MODULES = {module_name(path) for path in SOURCES}
 
 
-ROOMS_INSIDE = ("schedulers.slurm", "schedulers.sge", "bootstrap.")  # each of these is a room, or all below it are
+# Each of these is a room, or all below it are.
+ROOMS_INSIDE = ("schedulers.slurm", "schedulers.sge", "bootstrap.", "starters.mpi", "starters.joined", "wrappers.")
 
 
 def room(module: str) -> str:
@@ -279,7 +287,8 @@ def test_the_judge_alone_makes_and_changes_verdicts() -> None:
 def test_import_module_is_used_in_few_places() -> None:
     """The checks of imports above do not see these imports."""
     users = {module_name(path) for path in SOURCES if "import_module" in path.read_text(encoding="utf-8")}
-    assert users <= {"", "cli.common", "schedulers", "training", "training.run", "training.servers"}
+    rooms = {"", "cli.common", "schedulers", "starters", "training", "training.run", "training.servers", "wrappers"}
+    assert users <= rooms
 
 
 # --- what starts fast ------------------------------------------------------------------------------------------

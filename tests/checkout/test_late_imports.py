@@ -22,12 +22,14 @@ sys.path.insert(0, site)
 for name in loaded:
     importlib.import_module(name)
 late = {}
+first = "from gridtf.bootstrap import join"  # by which another verb of main begins
 for name, module in sorted(sys.modules.items()):
     if name.partition(".")[0] == "gridtf":
         tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
         functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
         for node in [node for function in functions for node in ast.walk(function)]:
-            if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] == "gridtf":
+            here = isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] == "gridtf"
+            if here and ast.unparse(node) != first:
                 late.setdefault(ast.unparse(node), name)
 shutil.rmtree(f"{site}/gridtf")
 shutil.copytree(f"{checkout}/gridtf", f"{site}/gridtf")

@@ -15,8 +15,8 @@ OTHER_PROGRAMS = {"bash", "/bin/sh", "sh", "qacct", "sacct", "--no-optional-lock
 # Other lists of words with such an option, or that begin with an interpreter: (file, first element).
 OTHERS = {
     ("bootstrap/plan/environment.py", "plan.python"),  # a task: the function of a user is called, in any folder
-    ("bootstrap/agent/world.py", "*_shell()"),  # the shell of the user
-    ("bootstrap/join.py", "sys.executable"),  # no command
+    ("starters/mpi/mpirun.py", "*_shell()"),  # the shell of the user
+    ("starters/joined/join.py", "sys.executable"),  # no command
     ("doctor/login.py", "sys.executable"),  # the command of a job that is never submitted
     ("login/tensorboard.py", "-m"),  # words that are given to asked, or that are the command of a job
     ("login/tensorboard.py", "sys.executable"),

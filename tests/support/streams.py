@@ -13,7 +13,11 @@ from gridtf.bootstrap.wire.recorder import Recorder, put
 from gridtf.bootstrap.wire.stream import Link, Listener, News
 from gridtf.errors import RunDirError
 from gridtf.run.rundir import Record
+from gridtf.starters.mpi import COMMANDS, HOSTS, REMOTE, WORLD
 from tests.support.system import FakeSystem
+
+FROM_LAUNCHER = {**messages.FROM_LAUNCHER, WORLD: HOSTS, REMOTE: COMMANDS}  # with those of all starters
+FROM_AGENT = {**messages.FROM_AGENT, REMOTE: COMMANDS}
 
 
 def carried(kinds: Mapping[str, Any], kind: str, content: Record) -> News:
@@ -40,6 +44,7 @@ class FakeListener(Listener):
 
     def __init__(self, secret: bytes = b"s" * 32, system: System | None = None) -> None:
         self.secret = secret
+        self.kinds = {**messages.FROM_AGENT}
         self.port = 4711
         self.hosts: set[str] = set()
         self.lost: dict[str, float] = {}
@@ -53,14 +58,14 @@ class FakeListener(Listener):
         """The agent of a host sends this."""
         self.hosts.add(host)
         self.lost.pop(host, None)
-        self._inbox.append((host, *carried(messages.FROM_AGENT, kind, content or {})))
+        self._inbox.append((host, *carried(self.kinds, kind, content or {})))
         if isinstance(self._fake, FakeSystem):
             _signal(self._fake)
 
     def say_raw(self, host: str, message: bytes) -> None:
         """The agent of a host sends this, which raises where the stream would."""
         self.hosts.add(host)
-        self._inbox.append((host, *messages.decoded(message, messages.FROM_AGENT)))
+        self._inbox.append((host, *messages.decoded(message, self.kinds)))
 
     def told(self, host: str, kind: str) -> Record | None:
         """What a host was told last of this kind."""
@@ -72,7 +77,7 @@ class FakeListener(Listener):
         return set(self.hosts)
 
     def send(self, host: str, kind: str, content: Record) -> None:
-        self.sent.append((host, *carried(messages.FROM_LAUNCHER, kind, content)))
+        self.sent.append((host, *carried(FROM_LAUNCHER, kind, content)))
 
     def send_all(self, kind: str, content: Record) -> None:
         self.send("*", kind, content)
@@ -104,6 +109,7 @@ class FakeLink(Link):
         self._fake = system
         self._inbox: list[News] = []
         self._up = True
+        self.kinds = {**messages.FROM_LAUNCHER}
         self.refused = ""
         self.sent: list[News] = []
         self.beats = 0
@@ -118,12 +124,12 @@ class FakeLink(Link):
 
     def say(self, kind: str, content: Record | None = None) -> None:
         """The launcher sends this."""
-        self._inbox.append(carried(messages.FROM_LAUNCHER, kind, content or {}))
+        self._inbox.append(carried(self.kinds, kind, content or {}))
         _signal(self._fake)
 
     def say_raw(self, message: bytes) -> None:
         """The launcher sends this, which raises where the stream would."""
-        self._inbox.append(messages.decoded(message, messages.FROM_LAUNCHER))
+        self._inbox.append(messages.decoded(message, self.kinds))
 
     def last(self, kind: str) -> Record:
         """What was sent last of this kind; empty when nothing was."""
@@ -146,7 +152,7 @@ class FakeLink(Link):
         self._up, self.refused = False, why
 
     def send(self, kind: str, content: Record) -> None:
-        self.sent.append(carried(messages.FROM_AGENT, kind, content))
+        self.sent.append(carried(FROM_AGENT, kind, content))
 
     def alive(self) -> None:
         self.beats += 1

@@ -21,7 +21,6 @@ from gridtf import contract
 from gridtf.bootstrap.agent.agent import Agent
 from gridtf.bootstrap.agent.exits import EXITS
 from gridtf.bootstrap.agent.node import AgentSupervisor
-from gridtf.bootstrap.join import Joining
 from gridtf.bootstrap.judge import together
 from gridtf.bootstrap.judge.outcome import decide
 from gridtf.bootstrap.judge.verdict import of_task
@@ -32,7 +31,6 @@ from gridtf.bootstrap.plan import addresses, environment, rendezvous, versions
 from gridtf.bootstrap.plan.launchedjob import LaunchedJob
 from gridtf.bootstrap.plan.placement import place
 from gridtf.bootstrap.plan.rendezvous import AttemptPlan
-from gridtf.bootstrap.ranks import Member, assign_ranks
 from gridtf.bootstrap.wire import messages, stream
 from gridtf.cli import main, show
 from gridtf.errors import GridtfError, RendezvousError
@@ -45,6 +43,8 @@ from gridtf.run.rundir import Record, RunDir, write_record
 from gridtf.schedulers import local
 from gridtf.schedulers.agents import NEEDS_ENVIRONMENT, STOP_SIGNAL
 from gridtf.schedulers.api import Allocation, Host
+from gridtf.starters.joined.join import Joining
+from gridtf.starters.joined.ranks import Member, assign_ranks
 from tests.support import mutations
 from tests.support.plans import resolved
 from tests.support.streams import FakeLink, FakeListener, InlineRecorder

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from gridtf.bootstrap import ranks
 from gridtf.bootstrap.plan.placement import place
 from gridtf.errors import GridtfError
 from gridtf.host import gpus
@@ -20,6 +19,7 @@ from gridtf.jobspec import config
 from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers.api import AgentCall
 from gridtf.schedulers.slurm import hostlist, injob, scheduler
+from gridtf.starters.joined import ranks
 from tests.support import mutations
 
 JOB_FILE = """\

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from gridtf import schedulers
 from gridtf.bootstrap.agent import local_dir
+from gridtf.bootstrap.agent.api import AgentView
 from gridtf.bootstrap.agent.beside import Beside
 from gridtf.bootstrap.agent.conversation import Conversation
 from gridtf.bootstrap.agent.exits import (
@@ -158,7 +159,7 @@ class Agent(Fields):
         state.local_dir = state.supervisor.folder = local_dir.make(folders)
         if (talk.launcher or {}).get("checkpoint"):  # it was requested before this agent had the plan
             talk.request_checkpoint()
-        start = Start(plan, scheduler, state, talk, self.system)
+        start = Start(AgentView(plan, scheduler, state, talk, self.system))
         try:
             survivors = self._run_tasks(plan, start, gpus)
         finally:
@@ -259,7 +260,7 @@ class Agent(Fields):
                 # raises when the signal reaches this agent as well
                 for _ in talk.waiting(_TO_ALL_BUSY if any(task.signal for task in ended) else _TO_ALL):
                     pass
-            changed |= start.world is not None and start.world.look()
+            changed |= start.starter.look()
             supervisor.end_failed(_LAST_WORDS, membership.is_of_jax)
             changed |= membership.look(supervisor.tasks.values())
             changed |= supervisor.restart()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gridtf.bootstrap.agent import local_dir
 from gridtf.bootstrap.agent.exits import NoLauncherError, Stopped
@@ -15,6 +15,7 @@ from gridtf.bootstrap.wire.heartbeat import Watch, backoff, interval
 from gridtf.bootstrap.wire.recorder import Recorder
 from gridtf.bootstrap.wire.stream import Link
 from gridtf.host import processes
+from gridtf.run.recordtypes import Kind
 from gridtf.run.rundir import Attempt, Record
 
 _LAST_RECORD = 2.0  # seconds for a record at the end
@@ -38,8 +39,8 @@ class Conversation:
         environment: The environment of the job script, where this agent has not inherited it.
         plan: The part of the plan for this host; None before it has come.
         rendezvous: The addresses of all tasks; None before they have come.
-        latest: What was last said of an MPI world, of commands beside tasks and of the check of this host, by the kind
-            of the message.
+        latest: The last message of each other kind: of commands beside tasks, of the check of this host, and for what
+            starts the tasks.
         launcher: Which process the launcher is; None before it has said so.
         stop: Whether the launcher has told this agent to stop.
         reported: When the end of a task was last reported, in seconds since the epoch.
@@ -54,7 +55,7 @@ class Conversation:
         self.environment: dict[str, str] | None = None
         self.plan: Record | None = None
         self.rendezvous: Record | None = None
-        self.latest: dict[str, Record] = {messages.REMOTE: {"commands": {}, "codes": {}}}
+        self.latest: dict[str, Record] = {}
         self.launcher: Record | None = None
         self.stop = False
         self.reported = 0.0
@@ -155,8 +156,6 @@ class Conversation:
                 self.plan = content
             elif kind == messages.RENDEZVOUS:
                 self.rendezvous = content
-            elif kind in (messages.WORLD, messages.REMOTE, messages.EXEC, messages.CHECK):
-                self.latest[kind] = content
             elif kind == messages.LAUNCHER:
                 self.launcher = content
                 if content.get("checkpoint") and self._state.local_dir:
@@ -165,6 +164,13 @@ class Conversation:
                 self.stop = True
             elif kind == messages.DUMP and not self.stop:
                 self._send_stacks(content["id"])
+            else:
+                self.latest[kind] = content
+
+    def expect(self, kinds: Mapping[str, Kind]) -> None:
+        """Let the launcher say something else: kind of a message -> the form of its content."""
+        assert self.link is not None
+        self.link.kinds.update(kinds)
 
     def listen(self) -> None:
         """Hear the launcher.

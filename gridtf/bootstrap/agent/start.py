@@ -6,31 +6,28 @@ import os
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gridtf import __version__, contract, schedulers
+from gridtf import __version__, schedulers
 from gridtf.bootstrap.agent import fence, local_dir
-from gridtf.bootstrap.agent.conversation import Conversation
+from gridtf.bootstrap.agent.api import AgentView, starter_of, wrappers_of
 from gridtf.bootstrap.agent.exits import NoLauncherError
-from gridtf.bootstrap.agent.hoststate import HostState
 from gridtf.bootstrap.agent.membership import Membership
 from gridtf.bootstrap.agent.supervisor import InPlace, Program
 from gridtf.bootstrap.plan import addresses, environment, rendezvous, versions
 from gridtf.bootstrap.plan.placement import PlacedTask, share_gpus
-from gridtf.bootstrap.plan.rendezvous import AttemptPlan, PortHolder, Rendezvous
-from gridtf.bootstrap.system import System
+from gridtf.bootstrap.plan.rendezvous import PortHolder, Rendezvous
 from gridtf.bootstrap.wire import messages
 from gridtf.errors import GridtfError, RunDirError
 from gridtf.host import interpreter, processes
 from gridtf.jobspec.tasktypes import CLIENT, SERVICE
-from gridtf.schedulers.api import GpuNeed, Scheduler
+from gridtf.schedulers.api import GpuNeed
 
 if TYPE_CHECKING:
-    from gridtf.bootstrap.agent.containers import Entrance
     from gridtf.bootstrap.agent.hostcheck import HostCheck
     from gridtf.bootstrap.agent.stage import Stage
-    from gridtf.bootstrap.agent.world import World
     from gridtf.host.gpus import GpuGrant
 
 _GPU_MEMORY = 60.0  # seconds for the driver to free the memory of GPUs that an earlier attempt has used
@@ -42,34 +39,29 @@ class Start:
     """What this host needs for its tasks.
 
     Args:
-        plan: The part of the plan for this host.
-        scheduler: The scheduler of the job.
-        state: The state of this host.
-        conversation: The conversation with the launcher.
-        system: This host.
+        view: This host.
 
     Attributes:
-        world: The part of this host in the MPI world; None: there is none.
+        starter: What starts the tasks.
         fence: The fence round the ports of the tasks; None before there is one.
         gpus: The GPUs of this host; none before they are claimed.
         stage: What holds the files that were staged; None: nothing was.
     """
 
-    def __init__(
-        self, plan: AttemptPlan, scheduler: Scheduler, state: HostState, conversation: Conversation, system: System
-    ) -> None:
-        self._plan, self._scheduler = plan, scheduler
-        self._state, self._conversation, self._system = state, conversation, system
-        self._mine = plan.on(state.host)
+    def __init__(self, view: AgentView) -> None:
+        self._view, self._plan, self._scheduler = view, view.plan, view.scheduler
+        self._state, self._conversation, self._system = view.state, view.conversation, view.system
+        self._mine = view.mine
+        self._wrappers = wrappers_of(view)
         self._grant: GpuGrant | None = None
         self._installed: dict[str, str] = {}  # task -> the version of TensorFlow in its Python, where that is known
         self._ports: dict[str, int] = {}  # of the tasks
         self._shares: Mapping[str, Sequence[str]] = {}  # the GPUs of the tasks
-        self._ranks: socket.socket | None = None  # where the processes of mpirun find this agent
         self._before: set[str] = set()  # files in shared memory before the tasks started
         self._in_use: dict[str, int] = {}  # GPU -> MiB of its memory, before the tasks started
         self.fence: fence.Fence | None = None
-        self.world: World | None = None
+        self.starter = starter_of(view)
+        self._conversation.expect(self.starter.hears)
         self.stage: Stage | None = None
 
     @property
@@ -95,26 +87,20 @@ class Start:
             self._prepare()
         except OSError as error:
             raise GridtfError(f"host {host} cannot be prepared: {error}", hint="is a disk full there?") from None
-        entrance = None
-        if plan.spec.contained:
-            from gridtf.bootstrap.agent import containers
-
-            entrance = containers.find(plan.spec, host, self._system.environ)
+        for wrapper in self._wrappers:
+            wrapper.prepare()
         self._grant = grant = gpus or self._claim_gpus()
         self._conversation.ignored = self._scheduler.injob.warnings
         self._in_use = self._look_at_gpu_memory(grant)
         self._state.waits = ""
         processes.need_open_files(len(mine) + 1 + fence.FILES)  # a port each, and MASTER_PORT
-        if plan.request.mpi:
-            from gridtf.bootstrap.agent import world
-
-            self._ranks = world.opened(plan, host)  # before any host may start one
+        self.starter.open()
         self._shares = share_gpus(host, mine, grant.gpus)
         self._installed = self._find_tensorflow(grant)
         wanted = fence.wanted(plan.spec.fence, exclusive=self._scheduler.injob.is_exclusive(plan.request))
         self.fence = fence.Fence(wanted, plan.secret, self._system)
         master_port = self._publish(holder, self.fence)
-        cluster = self._wait_for_rendezvous(self._host_check(grant, entrance))
+        cluster = self._wait_for_rendezvous(self._host_check(grant))
         holder.release(master_port)  # programs that are not TensorFlow do not share ports
         for task in mine:
             if self._releases(task):
@@ -122,10 +108,10 @@ class Start:
         self.fence.open(cluster.doors, host)
         self._state.supervisor.gates = self.fence.inodes
         self._before = set(self._system.shared_memory())
-        self._start_tasks(cluster, grant, entrance)
+        self._start_tasks(cluster, grant)
         master = next((task.name for task in mine if task.rank == 0), ""), cluster.master_port
         joinable = {task.name: self._ports[task.name] for task in environment.members(plan.spec, mine)}
-        return Membership(joinable, master, self._system, self.fence.inodes, is_world=bool(plan.request.mpi))
+        return Membership(joinable, master, self._system, self.fence.inodes, is_world=self.starter.is_world)
 
     def leftovers(self, survivors: Sequence[int]) -> list[str]:
         """What the tasks have left behind on this host, one line each.
@@ -139,9 +125,7 @@ class Start:
             held = self._system.listening(self._ports.values(), gates)
             found += [f"the port of {name}, {port}" for name, port in self._ports.items() if port in held]
             files = self._system.shared_memory()
-            unused = self._system.unused(files.keys() - self._before)
-            if self.world is not None:
-                unused = self._system.remove_of_mpi(unused)
+            unused = self.starter.remove_own(self._system.unused(files.keys() - self._before))
             # no file says which process has made it, and another job of this user may have been here meanwhile
             whose = "of memory, made by this or another job of yours"
             found += [f"{path} ({files[path] >> 20} MiB {whose})" for path in sorted(unused)][:_MOST_FILES]
@@ -160,6 +144,7 @@ class Start:
 
             self.stage = Stage(self._plan, *about)
             self.stage.run()
+            self._view.folders = self.stage.folders
         if self._plan.spec.host_setup:
             from gridtf.bootstrap.agent import hostsetup
 
@@ -241,7 +226,7 @@ class Start:
         """Whether it has a program that is no server of TensorFlow's, such as a web server."""
         return self._plan.spec.ports == "auto" and task.kind in (SERVICE, CLIENT)
 
-    def _host_check(self, grant: GpuGrant, entrance: Entrance | None) -> HostCheck | None:
+    def _host_check(self, grant: GpuGrant) -> HostCheck | None:
         """The check of this host, for which the launcher may ask; None: the job wants none, or has no task here."""
         plan, state, system = self._plan, self._state, self._system
         if plan.spec.check == "off" or not self._mine:
@@ -255,10 +240,8 @@ class Start:
         program = environment.program(plan, task)
         python = program if program.rpartition("/")[2].startswith("python") else plan.python
         argv, env = interpreter.asked(python, [str(hostcheck.PROGRAM)], env, plan.cwd)
-        if entrance:
-            argv, env = self._contained(entrance, task, {*given}, argv, env)
-        whole = Program(argv, env, Path(interpreter.ROOT), plan.attempt.agents_log)
-        return hostcheck.HostCheck(whole, state, self._conversation, system)
+        check = Program(argv, env, Path(interpreter.ROOT), plan.attempt.agents_log, own=given.keys)
+        return hostcheck.HostCheck(self._wrapped(task, check), state, self._conversation, system)
 
     def _wait_for_rendezvous(self, check: HostCheck | None) -> Rendezvous:
         limit = self._plan.spec.start_timeout + _RENDEZVOUS_MARGIN
@@ -276,7 +259,7 @@ class Start:
 
     # --- the tasks
 
-    def _start_tasks(self, cluster: Rendezvous, grant: GpuGrant, entrance: Entrance | None) -> None:
+    def _start_tasks(self, cluster: Rendezvous, grant: GpuGrant) -> None:
         plan, folder, supervisor = self._plan, self._state.local_dir, self._state.supervisor
         # Grid Engine may bind a job to fewer cores than it has slots, without a word of it in PE_HOSTFILE
         usable = len(os.sched_getaffinity(0))
@@ -284,47 +267,32 @@ class Start:
         package = self._package(mine)
         hook = local_dir.add_hook(folder) if folder and plan.spec.hook else None
         base = schedulers.without_place(grant.environment(self._system.environ), self._scheduler)
-        if limit := plan.spec.log_bytes:
-            from gridtf.bootstrap.agent.logpump import FILES, LogPump
-
-            processes.need_open_files((1 + FILES) * len(mine) + 1 + fence.FILES)
-            logs = {task.name: plan.attempt.task_log(task.type, task.index) for task in mine}
-            supervisor.pump = LogPump(logs, limit, self._system)
-        world = self._form_world(base, cluster)
+        for wrapper in self._wrappers:
+            supervisor.output = wrapper.output() or supervisor.output
+        self.starter.form(base, cluster)
         for task in mine:
-            given = world.get(task.name, {})
             env = environment.task_environment(base, plan, task, cluster, self._shares[task.name], folder, hook)
-            own = argv = environment.command(plan, task, cluster, environment.HOME, package)
-            if entrance:
-                argv, env = self._contained(entrance, task, environment.own_variables(plan, task, cluster), argv, env)
-            env.update(given)
-            descriptors = [int(given["PMI_FD"])] if "PMI_FD" in given else []
             chosen = plan.spec.task(task.type).on_failure is not None
             program = Program(
-                argv=argv,
+                argv=environment.command(plan, task, cluster, environment.HOME, package),
                 env=env,
                 cwd=plan.cwd,
                 log=plan.attempt.task_log(task.type, task.index),
                 # it holds the locks on its GPUs even when the agent is killed
-                keep=(*grant.descriptors, *descriptors),
+                keep=grant.descriptors,
                 ignored=self._conversation.ignored,
                 in_place=InPlace(plan.spec.in_place(task.type), self._ports[task.name], by_signal_only=not chosen),
-                entrance=argv[: len(argv) - len(own)],
+                own=partial(environment.own_variables, plan, task, cluster),
             )
-            supervisor.start(task.name, program)
-            for descriptor in descriptors:
-                os.close(descriptor)
+            supervisor.start(task.name, self.starter.placed(task, self._wrapped(task, program)))
+        self.starter.started()
         self._conversation.report(now=True)
 
-    def _form_world(self, environ: Mapping[str, str], cluster: Rendezvous) -> Mapping[str, Mapping[str, str]]:
-        """Wait for the ranks of this host. Returns task -> the variables that MPI gives it; nothing without MPI."""
-        if self._ranks is None:
-            return {}
-        from gridtf.bootstrap.agent.world import World
-
-        about = self._state, self._conversation, self._system
-        self.world = World(self._plan, self._scheduler, environ, cluster, self._ranks, *about)
-        return self.world.form()
+    def _wrapped(self, task: PlacedTask, program: Program) -> Program:
+        """What is run in the place of a program of a task, or of the check of its host."""
+        for wrapper in self._wrappers:
+            program = wrapper.wrapped(task, program)
+        return program
 
     def _package(self, mine: Sequence[PlacedTask]) -> Path:
         """The folder from which tasks that run gridtf import it."""
@@ -338,21 +306,6 @@ class Start:
                 hint="is that disk full? otherwise choose a run root of yours alone with --run-root",
             )
         return environment.package_folder(folder or plan.attempt.path / "python" / self._state.host)
-
-    def _contained(
-        self, entrance: Entrance, task: PlacedTask, own: set[str], argv: list[str], env: dict[str, str]
-    ) -> tuple[list[str], dict[str, str]]:
-        """The command line and the environment of a task, or of the check, inside its container."""
-        from gridtf.bootstrap.agent import containers
-
-        plan = self._plan
-        names = {name for name in (contract.STAGED, *own) if name in env}
-        package = plan.spec.check != "off" or environment.runs_gridtf(plan, task)
-        local = [self._state.local_dir] if self._state.local_dir else []
-        local += self.stage.folders if self.stage else ()
-        folders = [plan.attempt.run.path, *local, *([environment.HOME] if package else [])]
-        whole = containers.command(entrance, plan.spec, argv, plan.cwd, folders, names, gpus=task.gpus > 0)
-        return whole, containers.environment(entrance, env, names)
 
 
 def _in_use(memory: Mapping[str, int]) -> list[str]:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
 
 from gridtf import files
 from gridtf.bootstrap.agent import local_dir
+from gridtf.bootstrap.agent.api import Output
 from gridtf.bootstrap.system import System
 from gridtf.host.processes import signal_name
-from gridtf.run.rundir import Record, cannot, open_log
+from gridtf.run.rundir import Record
 from gridtf.states import NOT_RUN, TaskState, of_exit
 from gridtf.values import Fields, Value
-
-if TYPE_CHECKING:
-    from gridtf.bootstrap.agent.logpump import LogPump
 
 _TOGETHER = 2.0  # seconds within which a signal to all processes of a job has reached all of them
 _PORT_LIMIT = 60.0  # seconds within which the port of a task that has failed is free again
@@ -52,7 +48,8 @@ class Program(Value):
         keep: Descriptors that it inherits.
         ignored: Signals that it starts with ignored.
         in_place: Whether restart() may start it again.
-        entrance: What stands before a command that is to run in the task's container; nothing without one.
+        entrance: What stands before a command that is to run where the task does, as in a container; mostly nothing.
+        own: Returns the names of the variables that gridtf and the job set.
     """
 
     argv: Sequence[str]
@@ -63,6 +60,7 @@ class Program(Value):
     ignored: Collection[int] = ()
     in_place: InPlace = _NEVER
     entrance: Sequence[str] = ()
+    own: Callable[[], Collection[str]] = frozenset
 
 
 class TaskProcess(Fields):
@@ -148,7 +146,7 @@ class Supervisor:
     Attributes:
         tasks: Task name -> its process.
         folder: The folder in which the hook notes exceptions of tasks; None where there is none.
-        pump: What writes the logs of the tasks, to be set before they start; None: they write them themselves.
+        output: What takes the output of the tasks, to be set before they start.
         spared: Processes of gridtf itself that are no survivors of a tear-down: a driver may block them for ever.
         kept: Processes of gridtf itself that no tear-down ends, nor what they have started.
         abandoned: Whether something that all tasks need has ended: those that fail from now on are abandoned.
@@ -162,7 +160,7 @@ class Supervisor:
         self._stopping = False
         self._oom_kills = system.out_of_memory_kills()
         self.folder: Path | None = None
-        self.pump: LogPump | None = None
+        self.output = Output()
         self.spared: Collection[int] = ()
         self.kept: Collection[int] = ()
         self.gates: Collection[int] = ()
@@ -182,15 +180,14 @@ class Supervisor:
             RunDirError: The log cannot be written.
         """
         self.tasks[name].program = program
-        if self.pump:
-            self.tasks[name].printed = partial(self.pump.printed, name)
+        self.tasks[name].printed = self.output.counter(name)
         self._start(self.tasks[name], program)
 
     def _start(self, task: TaskProcess, program: Program) -> None:
         """Start or restart a task."""
         task.started = self._system.time()
         argv, env, cwd = program.argv, program.env, program.cwd
-        with self.pump.output(task.name) if self.pump else _opened(program.log) as output:
+        with self.output.opened(task.name, program.log) as output:
             if task.restarts:
                 how = "was killed" if program.in_place.by_signal_only else "has failed"
                 note = f"gridtf: the task {how}: restart {task.restarts} of at most {program.in_place.most}\n"
@@ -235,15 +232,15 @@ class Supervisor:
                 task.state = TaskState.PENDING
         if changed:
             self._settle()
-        if self.pump and not self._stopping:
-            self.pump.look()
+        if not self._stopping:
+            self.output.look()
         return changed
 
     def _settle(self) -> None:
         """Have all that tasks which have ended have printed in their logs, before their end is told."""
         over = [name for name, task in self.tasks.items() if task.ended is not None]
-        if self.pump and over and not self._stopping:
-            self.pump.settle(over)
+        if over and not self._stopping:
+            self.output.settle(over)
 
     def restart(self) -> bool:
         """Start tasks again that have failed, once none of their processes is left that may hold the port.
@@ -332,8 +329,7 @@ class Supervisor:
             The ids of processes that survived SIGKILL.
         """
         self._stop_restarting()
-        if self.pump:
-            self.pump.finish()
+        self.output.finish()
         running = [pid for pid, code in self.others.items() if code is None]
         apart = frozenset(pid for one in running for pid in (one, *self._system.descendants(one)))
         # while ranks save, what has started them must not notice an end, even on another host: it would end them
@@ -349,8 +345,7 @@ class Supervisor:
         self.collect()
         if self._system.childless():
             return []
-        if self.pump and self.pump.pid:  # it cannot write what it has
-            self._system.signal([self.pump.pid], signal.SIGKILL)
+        self._system.signal(self.output.pids, signal.SIGKILL)  # they cannot write what they have
         return [pid for pid in self._tasks_of(self._system.descendants()) if pid not in self.spared]
 
     def _stop_restarting(self) -> None:
@@ -365,10 +360,10 @@ class Supervisor:
         self._system.signal(self._tasks_of(self._system.descendants()), number)
 
     def _tasks_of(self, pids: Iterable[int]) -> list[int]:
-        """These processes but the one that writes the logs, which ends when no task can print any more, and kept ones
-        with what those have started."""
+        """These processes but those that end when no task can print any more, and kept ones with what those have
+        started."""
         kept = {pid for one in self.kept for pid in (one, *self._system.descendants(one))}
-        return [pid for pid in pids if pid not in kept and (self.pump is None or pid != self.pump.pid)]
+        return [pid for pid in pids if pid not in kept and pid not in self.output.pids]
 
     def _gone_within(self, seconds: float, beat: Callable[[], None], apart: frozenset[int] = frozenset()) -> bool:
         deadline = self._system.monotonic() + seconds
@@ -384,13 +379,6 @@ class Supervisor:
             self._system.sleep(min(pause, remaining))
             pause = min(pause * 1.5, 0.1)
             beat()
-
-
-def _opened(log: Path) -> BinaryIO:
-    try:
-        return open_log(log)
-    except OSError as error:
-        raise cannot("write", log, error) from None
 
 
 def _first_line(path: Path) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from gridtf.bootstrap.judge.evidence import NOTE, STOP, Evidence
+from gridtf.bootstrap.judge.evidence import NOTE, Evidence
 from gridtf.bootstrap.plan.placement import PlacedTask
 from gridtf.run.rundir import Record
 from gridtf.states import ALONE, ELSEWHERE, JOINED, LOADED, JobState, TaskState
@@ -86,44 +86,6 @@ def separate(tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> Sepa
     opened = {task.name: records[task.name].get("listens") or () for task in training}
     where = [f"{name} on {', '.join(map(str, ports))}" for name, ports in opened.items() if ports and not ranks]
     return Separate(who, ranks, some(where, most=2))
-
-
-def no_world(starter: str, records: Mapping[str, Record]) -> Evidence | None:
-    """The end of a job since ranks of its MPI world are none to the MPI that their program has loaded. Pure.
-
-    Args:
-        starter: What has started them.
-        records: Task name -> its record.
-
-    Returns:
-        None where there is none.
-    """
-    alone = [name for name, record in records.items() if record.get("tensorflow") == ALONE]
-    if not alone:
-        return None
-    return Evidence(
-        STOP,
-        f"{some(alone)} {'is' if len(alone) == 1 else 'are'} rank 0 of 1 to the MPI, or the Horovod, of the program",
-        why=f"{starter} is not what that needs",
-        hint="the mpirun of the program's MPI has to come first on PATH, with --mpi; a Horovod without MPI needs "
-        "--mpi=gloo: `gridtf doctor` shows both",
-    )
-
-
-def left(tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> str:
-    """That ranks of an MPI world have ended with 0 before the others, which may then wait for ever. Pure.
-
-    Args:
-        tasks: All tasks of the job.
-        records: Task name -> its record.
-
-    Returns:
-        A clause; empty where that is not so.
-    """
-    states = {task.name: records.get(task.name, {}).get("state") for task in tasks if task.trains}
-    ended = [name for name, state in states.items() if state == TaskState.COMPLETED]
-    others = len(ended) < len(states) and TaskState.SAVED not in states.values()
-    return f"{some(ended)} ended with exit code 0 while others went on" if ended and others else ""
 
 
 class Absent(Value):

@@ -143,12 +143,6 @@ _SIGNAL_HINTS = {
     "SIGILL": "it uses instructions that this host's CPU does not have: was it built for another machine?",
 }
 FATAL = r"\bAbort\(-?\d+\) on node"  # what MPICH and Intel MPI print, with the reason
-# What says most of what mpirun prints: Open MPI's, MPICH's and Intel's.
-_TELLING = re.compile(
-    "MPI_ABORT was invoked|exiting improperly|exited on signal|error occurred|[Uu]nable to|[Ii]nvalid"
-    "|EXIT (CODE|STRING)"
-)
-_MOST_OF_MPIRUN = 1 << 16  # characters
 _MEMORY_HINT = "the kernel's out-of-memory killer ended it: request more memory (--mem), or use less"
 
 
@@ -334,23 +328,6 @@ def of_task(task: PlacedTask, record: Record, attempt: Attempt, also: str = "") 
     cause = {"task": task.name, "host": task.host, "exit": code, "signal": number, "log": str(log), "tail": tail}
     state = JobState.OUT_OF_MEMORY if record.get("oom") else JobState.FAILED
     return Verdict(state, f"{task.name} on {task.host}: {how}", also, hint, cause)
-
-
-def of_mpirun(log: Path, *, first: bool = True) -> str:
-    """The line of the output of an mpirun that says most; empty where there is none.
-
-    Args:
-        log: Its output.
-        first: Whether the first line will do.
-    """
-    refresh(log)
-    try:
-        text = log.read_text(errors="replace")[:_MOST_OF_MPIRUN]
-    except OSError:
-        return ""
-    lines = [line.strip() for line in text.splitlines() if line.strip("-=*| \t")]
-    found = next((line for line in lines if _TELLING.search(line)), lines[0] if lines and first else "")
-    return plain(found)[:_MOST_SHOWN]
 
 
 def of_other(cause: Cause, records: Mapping[str, Record], attempt: Attempt, also: str = "") -> Verdict:

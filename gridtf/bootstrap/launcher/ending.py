@@ -7,7 +7,6 @@ import json
 import signal
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
 
 from gridtf.bootstrap.agent import local_dir
 from gridtf.bootstrap.judge import evidence, outcome, verdict
@@ -17,13 +16,11 @@ from gridtf.bootstrap.judge.evidence import (
     ACCUSED,
     BESIDE,
     CLEANED_UP,
-    EACH,
     EXPLAINS,
     GONE,
     HOST_OF_RANK,
     LAUNCHER,
     OF_TASKS,
-    OTHERS,
     SCHEDULER,
     STOP,
     TASK,
@@ -33,26 +30,20 @@ from gridtf.bootstrap.judge.evidence import (
     joined,
 )
 from gridtf.bootstrap.judge.verdict import Verdict
+from gridtf.bootstrap.launcher.api import LauncherView, Starter
 from gridtf.bootstrap.launcher.contact import Contact, TerminatedBySignal
-from gridtf.bootstrap.launcher.hosts import AgentEndedError, HostMonitor, LauncherSilentError
+from gridtf.bootstrap.launcher.hosts import AgentEndedError, LauncherSilentError
 from gridtf.bootstrap.launcher.reporter import Reporter
-from gridtf.bootstrap.plan.launchedjob import LaunchedJob
 from gridtf.bootstrap.wire import messages
 from gridtf.errors import GridtfError, HostLostError, OutOfMemoryError, TerminatedError
 from gridtf.host.processes import signal_name
 from gridtf.run import recordtypes
 from gridtf.run.rundir import RunDir, read_record, run_dirs_of
-from gridtf.schedulers import mpi
 from gridtf.schedulers.api import JobIdentity, Parent
 from gridtf.states import ENDED, JobState
 from gridtf.text import counted, some
 
-if TYPE_CHECKING:
-    from gridtf.bootstrap.plan.placement import PlacedTask
-
 AGENT_MARGIN = 12.0  # seconds, in addition to kill_grace, for agents that tear their tasks down
-_LAST_WORDS = 1.0  # seconds for mpirun to end for what a rank has told it, and to say so
-_MPIRUN_LIMIT = 4.0  # seconds for mpirun to end when it has ended ranks
 _SOON_KNOWN = frozenset({TASK, STOP, GONE, ABANDONED})  # who may be asked before the processes have ended
 _AGENT_ALONE = 2.0  # seconds for agents without tasks
 # What ends an attempt -> who may know better.
@@ -70,24 +61,24 @@ class Ending:
     """Ends an attempt, and hands over what is known of its end.
 
     Args:
+        view: The attempt.
         reporter: What users are told.
-        hosts: The hosts of the attempt.
         contact: The signs of life for the agents meanwhile.
+        starter: What has started its tasks.
 
     Attributes:
-        tasks: The tasks of the attempt; none before they are placed.
         known: What was noticed before the start, and is told with an end.
         error: What has ended the attempt, where that was no task and no signal.
         final: Why what has ended the attempt forbids another one; empty: it does not.
         orphaned: Why the scheduler cannot learn of the job's end any more; empty where it can.
     """
 
-    def __init__(self, job: LaunchedJob, reporter: Reporter, hosts: HostMonitor, contact: Contact) -> None:
-        self._job, self._reporter, self._hosts, self._contact = job, reporter, hosts, contact
-        self._system, self._injob = job.system, job.scheduler.injob
+    def __init__(self, view: LauncherView, reporter: Reporter, contact: Contact, starter: Starter) -> None:
+        self._view, self._reporter, self._contact, self._starter = view, reporter, contact, starter
+        self._job, self._hosts = view.job, view.hosts
+        self._system, self._injob = view.job.system, view.job.scheduler.injob
         self._parent = Parent(self._system.parent(), self._system.name(self._system.parent()))
         self._begun = float("inf")  # when the tear-down began, in seconds since the epoch
-        self.tasks: Sequence[PlacedTask] = ()
         self.known: list[Evidence] = []
         self.error: Exception | None = None
         self.final = self.orphaned = ""
@@ -100,23 +91,21 @@ class Ending:
         """
         self.final = end.final
         self._begun = self._system.time()
-        self._hear_of_mpirun()
+        self._hear_of_starter()
         self._hosts.listener.send_all(messages.STOP, {"state": end.state})  # before logs are read: they may hang
         self._tell_until_it_is_final(end)
         self._end_processes()
         # A crashed host reports nothing; the first symptom is that other tasks cannot reach its tasks.
-        lost = outcome.lost_hosts(self.tasks, self._hosts.reports.tasks)
+        lost = outcome.lost_hosts(self._view.tasks, self._hosts.reports.tasks)
         found = end if end.state != JobState.FAILED else self._found(end, lost) or end
         self._look_after_parent()
         return self._conclude(found, [*self._known(end, found, lost)])
 
-    def _hear_of_mpirun(self) -> None:
-        """Where ranks have failed because mpirun has ended, or without a word, wait until its host says why."""
-        reports, begin = self._hosts.reports, self._system.monotonic()
-        while self._job.request.mpi and not reports.gone:
-            silent = [record for record in reports.tasks.values() if record.get("exit") and not record.get("exception")]
-            limit = _MPIRUN_LIMIT if any(record.get("abandoned") for record in silent) else _LAST_WORDS
-            if not silent or self._system.monotonic() - begin > limit:
+    def _hear_of_starter(self) -> None:
+        """Wait while what has started the tasks may still say, on its host, why they have ended."""
+        begin = self._system.monotonic()
+        while not self._hosts.reports.gone and (limit := self._starter.patience(well=False)):
+            if self._system.monotonic() - begin > limit:
                 return
             self._system.wait(0.1)
             self._contact.tell_alive()
@@ -224,7 +213,7 @@ class Ending:
     def _of_timeout(self, reason: str) -> Evidence:
         self._read_if_possible()
         requested = self._reporter.checkpoint
-        return outcome.of_timeout(reason, self.tasks, self._hosts.reports.tasks, requested=requested)
+        return outcome.of_timeout(reason, self._view.tasks, self._hosts.reports.tasks, requested=requested)
 
     def _of_launcher(self, error: Exception) -> Evidence | None:
         """That this process was stalled: the first agents that end for it may make the scheduler end the others."""
@@ -266,7 +255,7 @@ class Ending:
 
         @cache
         def cause() -> Cause | None:
-            return outcome.first_cause(self.tasks, records, attempt, self._begun, lost)
+            return outcome.first_cause(self._view.tasks, records, attempt, self._begun, lost)
 
         def of_task(*, abandoned: bool) -> Evidence | None:
             found = cause()
@@ -276,8 +265,8 @@ class Ending:
             return Evidence(kind, found=found)
 
         def of_lost_host() -> Evidence | None:
-            cut_off = {*lost} - reports.gone.keys() if self._job.request.mpi else ()
-            task = next((task for task in self.tasks if task.host in cut_off), None)
+            cut_off = {*lost} - reports.gone.keys() if self._starter.is_world else ()
+            task = next((task for task in self._view.tasks if task.host in cut_off), None)
             found = cause()
             return Evidence(HOST_OF_RANK, found=Cause(task, LOST, found.task if found else None)) if task else None
 
@@ -287,19 +276,11 @@ class Ending:
                 CLEANED_UP: self._of_cleaning_up,
                 TASK: lambda: of_task(abandoned=False),
                 HOST_OF_RANK: of_lost_host,
-                STOP: lambda: end if end.kind != TASK else self._no_world(),
+                STOP: lambda: end if end.kind != TASK else self._starter.stop(),
                 GONE: self._of_agents,
                 ABANDONED: lambda: of_task(abandoned=True),
             },
         )
-
-    def _no_world(self) -> Evidence | None:
-        starter = mpi.named(self._job.request.mpi)
-        if not starter:
-            return None
-        from gridtf.bootstrap.judge import together
-
-        return together.no_world(starter, self._hosts.reports.tasks)
 
     def _of_agents(self) -> Evidence | None:
         """Why agents say that they have ended."""
@@ -334,11 +315,11 @@ class Ending:
             found: What the verdict is on.
             lost: The hosts that do not report any more.
         """
-        reports, tasks, cause, starter = self._hosts.reports, self.tasks, found.found, self._job.request.mpi
+        reports, tasks, cause = self._hosts.reports, self._view.tasks, found.found
         missed = f"lost contact with {counted(len(lost), 'host')}: {some(lost)}" if lost else ""
         if len(lost) > 1:
             yield Evidence(EXPLAINS, missed, on=(JobState.NODE_FAIL,))
-        if stopped := end if end.kind != TASK else self._no_world():
+        if stopped := end if end.kind != TASK else self._starter.stop():
             yield Evidence(EXPLAINS, stopped.what, on=OF_TASKS)
         if end.kind == TASK and cause and not (cause.how == LOST and len(lost) == 1):  # that is the reason itself
             yield Evidence(EXPLAINS, missed or outcome.saved_before(tasks, reports.tasks), on=OF_TASKS)
@@ -352,13 +333,7 @@ class Ending:
             yield from together.notes(tasks, environment.members(self._job.spec, tasks), reports.tasks)
             yield from averaged.notes(tasks, reports.tasks)
             yield from ownfolders.notes(tasks, reports.tasks)
-        if starter:
-            from gridtf.bootstrap.judge import together
-
-            log = self._reporter.attempt.mpi / f"{tasks[0].host}.log" if tasks else None
-            says = verdict.of_mpirun(log, first=False) if log and found.kind in OTHERS else ""
-            yield Evidence(EXPLAINS, f"{mpi.named(starter)} says: {says}" if says else "", on=OTHERS)
-            yield Evidence(BESIDE, together.left(tasks, reports.tasks), on=EACH - {JobState.NODE_FAIL})
+        yield from self._starter.known(found)
         yield Evidence(BESIDE, reports.leftovers())
         if self.orphaned:
             freed = f"{self.orphaned}, so gridtf cancels the job; otherwise it would keep its hosts"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gridtf.bootstrap.judge import agentslog, verdict
-from gridtf.bootstrap.launcher.remote import Remote
 from gridtf.bootstrap.launcher.reports import Reports
 from gridtf.bootstrap.system import System
-from gridtf.bootstrap.wire import messages
 from gridtf.bootstrap.wire.heartbeat import Watch, interval
 from gridtf.bootstrap.wire.stream import RECONNECT_LIMIT, Listener
 from gridtf.errors import CleanedUpError, GridtfError, HostLostError, TerminatedError
@@ -20,6 +19,9 @@ from gridtf.schedulers.agents import ForkedAgent, StartedAgents
 from gridtf.schedulers.api import AgentEnd, AgentHandle
 from gridtf.text import some
 from gridtf.values import Fields
+
+if TYPE_CHECKING:
+    from gridtf.bootstrap.launcher.api import Starter
 
 _TEAR_DOWN_PAUSE = 0.1  # seconds between two looks at the hosts in a tear-down
 _SIGNALS_LIMIT = 2.0  # seconds within which a scheduler that ends a job has signalled all of its processes
@@ -57,6 +59,7 @@ class HostMonitor(Fields):
         hosts: The names of its hosts; none before the allocation is known.
         agents: Handles on the agents of these hosts.
         reports: What the hosts have reported.
+        starter: What starts the tasks, which may have messages of its own; None before there is one.
     """
 
     attempt: Attempt
@@ -70,7 +73,7 @@ class HostMonitor(Fields):
     def __post_init__(self) -> None:
         self.reports = Reports(self.system)
         self._watches: dict[str, Watch] = {}
-        self._remote = Remote(self.listener)
+        self.starter: Starter | None = None
 
     @property
     def met(self) -> bool:
@@ -90,8 +93,8 @@ class HostMonitor(Fields):
         for host, kind, content in self.listener.receive():
             if host in self._watches:
                 self._watches[host].heard()
-            if kind == messages.REMOTE:
-                self._remote.take(host, content, self.hosts)
+            if self.starter and kind in self.starter.hears:
+                self.starter.heard(host, content)
             self.reports.take(host, kind, content)
 
     def check(self) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gridtf.bootstrap.judge.evidence import BESIDE, EXPLAINS, NOTE, OF_TASKS, STOP, WELL, Evidence
 from gridtf.bootstrap.judge.verdict import Verdict, noted
+from gridtf.bootstrap.launcher.api import LauncherView, starter_of
 from gridtf.bootstrap.launcher.contact import Contact, TerminatedBySignal
 from gridtf.bootstrap.launcher.ending import AGENT_MARGIN, Ending
 from gridtf.bootstrap.launcher.hosts import HostMonitor
@@ -121,7 +122,10 @@ class Launcher(Fields):
         first = self.following.why if self.following else "learning the allocation"
         self.reporter = Reporter(job, self.attempt, self.nonce, self.recorder, self.hosts, first)
         self.contact = Contact(job, self.reporter, self.listener, self.hosts, self.trackers)
-        self.ending = Ending(job, self.reporter, self.hosts, self.contact)
+        self.view = LauncherView(job, self.attempt, self.hosts)
+        self.starter = self.hosts.starter = starter_of(self.view)
+        self.listener.kinds.update(self.starter.hears)
+        self.ending = Ending(self.view, self.reporter, self.contact, self.starter)
         self._watch: Watch | None = None
         self._bad: tuple[str, ...] = ()  # hosts that spare ones replace
         self._told = False  # the verdict, to the log and the events
@@ -319,7 +323,7 @@ class Launcher(Fields):
             raise RunDirError(f"{self.job.run.path} cannot be seen by other hosts", why=why, hint=SHARED_HINT)
         self._start_agents(allocation)
         plan = self._place(allocation)
-        self.ending.tasks = plan.tasks
+        self.view.tasks = plan.tasks
         if self.trackers is not None:
             self.trackers.begin(plan.tasks)
         self.job.system.collect_garbage()  # all modules are loaded; an agent that was forked turns it on itself
@@ -337,8 +341,7 @@ class Launcher(Fields):
         self.reporter.report("running", started)
         from gridtf.bootstrap.launcher.watch import Watch
 
-        about = self.hosts, self.reporter, self.contact
-        self._watch = Watch(self.job, plan.tasks, *about, (started, *notes))
+        self._watch = Watch(self.view, self.reporter, self.contact, self.starter, (started, *notes))
         self.hosts.listen()
         _preload()
         return self._watch.until_the_end()
@@ -556,12 +559,7 @@ class Launcher(Fields):
             self.hosts.check()
             self._pause(_RENDEZVOUS_STEP)
         self.listener.send_all(messages.RENDEZVOUS, cluster.to_record())
-        if self.job.request.mpi:
-            from gridtf.schedulers.mpi import GLOO
-
-            ranks = [task.host for task in sorted(self.ending.tasks, key=lambda task: task.rank or 0)]
-            for host in dict.fromkeys(ranks) if self.job.request.mpi == GLOO else ranks[:1]:
-                self.listener.send(host, messages.WORLD, {"hosts": ranks})
+        self.starter.met()
 
 
 def _preload() -> None:

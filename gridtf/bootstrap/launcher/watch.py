@@ -3,42 +3,38 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from time import localtime, strftime
 
 from gridtf.bootstrap.judge import evidence, outcome, ownfolders, together
 from gridtf.bootstrap.judge.evidence import AGENTS, STOP, TASK, TRAINED, Evidence, joined
 from gridtf.bootstrap.judge.outcome import Outcome
 from gridtf.bootstrap.launcher import stalls
+from gridtf.bootstrap.launcher.api import LauncherView, Starter
 from gridtf.bootstrap.launcher.contact import Contact
 from gridtf.bootstrap.launcher.endofjob import EndOfJob
-from gridtf.bootstrap.launcher.hosts import HostMonitor
 from gridtf.bootstrap.launcher.reporter import Reporter
 from gridtf.bootstrap.launcher.requests import Requests
 from gridtf.bootstrap.launcher.stragglers import Stragglers
 from gridtf.bootstrap.plan import environment
-from gridtf.bootstrap.plan.launchedjob import LaunchedJob
-from gridtf.bootstrap.plan.placement import PlacedTask
 from gridtf.bootstrap.system import System
 from gridtf.bootstrap.wire import messages
 from gridtf.jobspec.tasktypes import DATA_WORKER
 from gridtf.run.rundir import Record, listdir
-from gridtf.schedulers import mpi
 from gridtf.text import some
 from gridtf.values import as_dict
 
 _LONGEST_COMMAND = 1000  # characters of a user's command in the events
-_ABORTED_LIMIT = 2.0  # seconds for mpirun to say that a rank has called MPI_Abort
 
 
 class Watch:
     """Decides when an attempt is over, and tells users meanwhile how it goes.
 
     Args:
-        tasks: Its tasks.
-        hosts: Its hosts.
+        view: The attempt, with its tasks.
         reporter: What users are told.
         contact: Pauses, and requests for checkpoints.
+        starter: What has started the tasks.
         started: What runs, for the status; and what is not as it should be from the start on.
 
     Attributes:
@@ -47,15 +43,14 @@ class Watch:
 
     def __init__(
         self,
-        job: LaunchedJob,
-        tasks: Sequence[PlacedTask],
-        hosts: HostMonitor,
+        view: LauncherView,
         reporter: Reporter,
         contact: Contact,
+        starter: Starter,
         started: tuple[str, ...],
     ) -> None:
-        self._job, self._tasks, self._hosts, self._reporter, self._contact = job, tasks, hosts, reporter, contact
-        self._started = started
+        self._job, self._tasks, self._hosts = job, tasks, hosts = view.job, view.tasks, view.hosts
+        self._reporter, self._contact, self._starter, self._started = reporter, contact, starter, started
         spec, system = job.spec, job.system
         self._policy = spec.success_policy  # "chief" as soon as the others have had their time after its success
         self._leaders, self._saving = TimeLimit(spec.leader_wait, system), TimeLimit(spec.leader_wait, system)
@@ -66,13 +61,13 @@ class Watch:
         self._requests = Requests(hosts.attempt, reporter.nonce, system)
         self._begun = system.monotonic()
         self._stalled = ""  # that the tasks do nothing, and where they are
-        self._aborted = 0.0  # since when all ranks have ended, some of them by mpirun
+        self._awaiting = 0.0  # since when all tasks have ended, and what has started them may say why
         self._own_folder = ""  # whose checkpoints a host alone sees
-        self._left = ""  # that ranks of MPI have ended before the others
+        self._places = ""  # what is to be known of the places of the tasks
         self._separate: str | None = None  # that the tasks train separately; None: not looked at since the last news
         self._warned = False  # of that
         self._now = Outcome(False)
-        self._apart: Evidence | None = None  # that ranks are none of the program's MPI
+        self._apart: Evidence | None = None  # that they are none, which ends the attempt
 
     def until_the_end(self) -> Evidence:
         """Watch until the attempt is over.
@@ -109,13 +104,11 @@ class Watch:
             self._job.system.sleep(news_interval(len(self._hosts.hosts)))
 
     def _look_at_tasks(self) -> None:
-        records, request = self._hosts.reports.tasks, self._job.request
+        records = self._hosts.reports.tasks
         self._now = outcome.decide(self._tasks, records, self._policy, leader=self._job.spec.leader)
         self._separate = None
         self._look_for_own_folders()
-        if request.mpi:
-            self._left = together.left(self._tasks, records)
-            self._apart = together.no_world(mpi.named(request.mpi), records)
+        self._places, self._apart = self._starter.status(), self._starter.stop()
 
     def _of_stall(self) -> Evidence | None:
         """That a job which does nothing is to end."""
@@ -130,22 +123,21 @@ class Watch:
         now, of = self._now, (self._tasks, self._hosts.reports.tasks, self._policy, self._job.spec)
         if now.saved and (now.ended or self._saving.over()):
             return outcome.of_saved(*of)
-        if now.ended and not self._may_be_aborted() and (not now.lingering or self._evaluators.over()):
+        if now.ended and not self._is_explained_soon() and (not now.lingering or self._evaluators.over()):
             return outcome.of_success(*of, distributed=self._distributed())
         return None
 
     def _of_agents(self) -> None:
         """Raise what ends the attempt if an agent has ended, or a host is silent; not while only evaluators run."""
-        if not self._now.ended or self._may_be_aborted():
+        if not self._now.ended or self._is_explained_soon():
             self._hosts.check()
 
-    def _may_be_aborted(self) -> bool:
-        """Whether mpirun, which has ended ranks that have exited with 0, may still say why: a script may go on when the
-        program in it has called MPI_Abort."""
-        if not any(record.get("abandoned") for record in self._hosts.reports.tasks.values()):
+    def _is_explained_soon(self) -> bool:
+        """Whether what has started the tasks, which have ended well, may still say that they have not."""
+        if not (limit := self._starter.patience(well=True)):
             return False
-        self._aborted = self._aborted or self._job.system.monotonic()
-        return self._job.system.monotonic() - self._aborted < _ABORTED_LIMIT
+        self._awaiting = self._awaiting or self._job.system.monotonic()
+        return self._job.system.monotonic() - self._awaiting < limit
 
     def end(self) -> None:
         """End the processes that look for requests of users, and ask for the end of the job."""
@@ -164,7 +156,7 @@ class Watch:
         limit = f" {self._saving}" if now.saved else f" {self._leaders}" if now.leader else ""
         how = f"{some(now.saved)} saved a checkpoint" if now.saved else f"{some(now.early)} ended"
         waiting = f"{how}, waiting for {some(now.awaited)}{limit}" if now.awaited else ""
-        waiting = self._left or waiting
+        waiting = self._places or waiting
         started, *notes = self._started
         slow = self._reporter.slow.get("text")
         about = (self._stalled, slow, started, waiting, self._separate, self._own_folder, *notes)

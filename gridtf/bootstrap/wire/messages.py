@@ -26,7 +26,6 @@ WELCOME = "welcome"  # the launcher's own proof
 ENVIRONMENT = "environment"  # of the job script, for an agent that has not inherited it
 PLAN = "plan"  # the part of plan.json that concerns this host
 RENDEZVOUS = "rendezvous"  # what rendezvous.json has
-WORLD = "world"  # the hosts of all ranks of an MPI world: start them, if the first one is here
 LAUNCHER = "launcher"  # which process the launcher is, and whether a checkpoint was requested
 STOP = "stop"  # end the tasks
 DUMP = "dump"  # send the stacks of all processes
@@ -42,7 +41,6 @@ CHECKED = "checked"  # the answer to CHECK
 SAMPLE = "sample"  # what the host and its tasks use, and when logs have grown
 # From both:
 EXEC = "exec"  # commands to run beside tasks, for gridtf exec, and how those have ended: all of a host's
-REMOTE = "remote"  # commands of mpirun for other hosts, and how such commands have ended: all so far
 ERROR = "error"  # among ranks of gridtf_join: why this one cannot join
 ALIVE = "alive"  # nothing has changed
 
@@ -57,7 +55,6 @@ _Launcher = {
     "checkpoint?": bool,
 }
 _Hello = {"format": int, "host": str, "environment": bool, "challenge": _Hex, "proof": _Hex}
-_Remote = {"commands": {str: [str]}, "codes": {str: int}}  # number -> (host, command); number -> exit code
 FROM_LAUNCHER: Mapping[str, Any] = MappingProxyType(
     {
         CHALLENGE: {"challenge": _Hex},
@@ -65,8 +62,6 @@ FROM_LAUNCHER: Mapping[str, Any] = MappingProxyType(
         ENVIRONMENT: recordtypes.Environment,
         PLAN: recordtypes.Plan,
         RENDEZVOUS: recordtypes.Rendezvous,
-        WORLD: {"hosts": [str]},
-        REMOTE: _Remote,
         EXEC: {str: recordtypes.ExecRequest},
         LAUNCHER: _Launcher,
         STOP: recordtypes.Stop,
@@ -81,7 +76,6 @@ FROM_AGENT: Mapping[str, Any] = MappingProxyType(
         HELLO: _Hello,
         HOST: recordtypes.HostRecord,
         STATE: recordtypes.HostState,
-        REMOTE: _Remote,
         EXEC: {str: {"exit": (range(256), None)}},
         GONE: recordtypes.Gone,
         STACKS: {"id": recordtypes.Hex, "tasks": {str: recordtypes.Shown}},
@@ -144,7 +138,7 @@ def decoded(message: bytes, kinds: Mapping[str, Any]) -> tuple[str, Record]:
 
     Args:
         message: As take returned it.
-        kinds: FROM_LAUNCHER or FROM_AGENT.
+        kinds: FROM_LAUNCHER or FROM_AGENT, with those of what starts the tasks: kind -> the form of its content.
 
     Returns:
         Its kind and content.
@@ -161,7 +155,7 @@ def decoded(message: bytes, kinds: Mapping[str, Any]) -> tuple[str, Record]:
     kind, content = parsed
     if kind not in kinds:
         raise MessageError(f"a message of kind {kind[:20]!r}, where {' or '.join(kinds)} is expected")
-    if wrong := _check(kinds, kind)(content):
+    if wrong := recordtypes.checked(kinds[kind])(content):
         raise MessageError(f"a damaged message {kind}: {wrong}")
     return kind, content
 
@@ -177,16 +171,6 @@ def _inflated(message: bytes) -> bytes:
     if not inflating.eof:
         raise MessageError(f"a message of more than {MOST} bytes, or a part of one")
     return text
-
-
-_checks: dict[tuple[int, str], Any] = {}
-
-
-def _check(kinds: Mapping[str, Any], kind: str) -> Any:
-    key = (id(kinds), kind)
-    if key not in _checks:
-        _checks[key] = recordtypes.check(kinds[kind])
-    return _checks[key]
 
 
 def proof(secret: bytes, side: str, host: str, challenge: str, answer: str) -> str:

@@ -144,6 +144,7 @@ class Listener:
 
     Attributes:
         port: The TCP port that agents connect to.
+        kinds: The messages that may come: kind -> the form of its content. What starts the tasks adds its own.
         expected: How many agents may connect at the same moment.
         connected: The hosts whose agent is connected.
         lost: Host -> since when its connection is broken, by the monotonic clock.
@@ -164,6 +165,7 @@ class Listener:
         self._logged = 0
         self._refused: MessageError | None = None  # to be raised at the next call of receive
         self.expected = 0
+        self.kinds = {**messages.FROM_AGENT}
         self.lost: dict[str, float] = {}
         self._socket = _listening()
         self.port = int(self._socket.getsockname()[1])
@@ -262,7 +264,7 @@ class Listener:
             self._add(connected)
             peer = f"{address.removeprefix('::ffff:')} port {port}"
             deadline = self._system.monotonic() + _PROOF_LIMIT
-            visitor = _Visitor(Connection(connected, messages.FROM_AGENT, peer), deadline)
+            visitor = _Visitor(Connection(connected, self.kinds, peer), deadline)
             self._visitors[connected.fileno()] = visitor
             try:
                 visitor.connection.send(messages.encoded(messages.CHALLENGE, {"challenge": visitor.challenge}))
@@ -375,6 +377,7 @@ class Link(Fields):
         environment: Whether this agent needs the environment of the job.
 
     Attributes:
+        kinds: The messages that may come, as in Listener.
         refused: Why the last connection could not be made; empty when it is made.
         patience: Seconds of silence after which the connection is made again: behind a link that was cut, TCP repeats
             what was lost ever more rarely, and may need as long again as the link was cut.
@@ -394,6 +397,7 @@ class Link(Fields):
         self._attempts = 0
         self._due = float("-inf")  # when the next attempt to connect begins
         self._heard = 0.0  # when something last came
+        self.kinds = {**messages.FROM_LAUNCHER}
         self.refused = "not connected yet"
         self.patience = float("inf")
 
@@ -485,7 +489,7 @@ class Link(Fields):
                 return False
             address = self._addresses[self._attempts % len(self._addresses)]
             self._attempts += 1
-            self._opening = _Opening(address, self._port, now + _CONNECT_LIMIT)
+            self._opening = _Opening(address, self._port, now + _CONNECT_LIMIT, self.kinds)
         opening = self._opening
         if now > opening.deadline:
             raise BrokenStreamError(f"{opening.connection.peer} does not answer")
@@ -534,8 +538,8 @@ def link_of(listener: Record, host: str, system: System, *, environment: bool = 
 class _Opening:
     """A connection to the launcher that is being made."""
 
-    def __init__(self, address: str, port: int, deadline: float) -> None:
-        self.connection = Connection(_connecting(address, port), messages.FROM_LAUNCHER, f"{address} port {port}")
+    def __init__(self, address: str, port: int, deadline: float, kinds: Mapping[str, Any]) -> None:
+        self.connection = Connection(_connecting(address, port), kinds, f"{address} port {port}")
         self.deadline = deadline
         self.challenge = ""
         self.answer = os.urandom(32).hex()

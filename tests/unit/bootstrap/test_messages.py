@@ -30,16 +30,13 @@ RANK: Record = {
     "step_gpus": 1,
     "master_port": 4712,
 }
-REMOTE: Record = {"commands": {"0": ["n2", 'PATH=/opt/bin; orted "a b"']}, "codes": {"1": 127}}
-BOTH = (messages.ALIVE, messages.ERROR, messages.REMOTE, messages.EXEC)
+BOTH = (messages.ALIVE, messages.ERROR, messages.EXEC)
 ORDER: Record = {"id": HEX[:16], "task": "worker:1", "command": ["bash"], "term": "xterm", "user": "alice"}
 LAUNCHER_SAYS: dict[str, Record] = {
     messages.CHALLENGE: {"challenge": HEX},
     messages.WELCOME: {"proof": HEX},
     messages.ENVIRONMENT: {"environ": {"PATH": "/bin", "ODD": "a\nb\udcff"}},
     messages.RENDEZVOUS: {"text": '{"worker": ["n1:1"]}', "master_addr": "n1", "master_port": 2, "outside": {}},
-    messages.WORLD: {"hosts": ["n1", "n1", "n2"]},
-    messages.REMOTE: REMOTE,
     messages.EXEC: {HEX[:16]: {**ORDER, "certificate": "-----BEGIN"}},
     messages.LAUNCHER: WHO,
     messages.DUMP: {"id": HEX[:16]},
@@ -51,7 +48,6 @@ LAUNCHER_SAYS: dict[str, Record] = {
 AGENT_SAYS: dict[str, Record] = {
     messages.HELLO: HELLO,
     messages.HOST: {"host": "n1", "address": "n1", "ports": {"worker:0": 4711}, "master_port": 4712},
-    messages.REMOTE: REMOTE,
     messages.EXEC: {HEX[:16]: {"exit": None}},
     messages.STATE: {"tasks": {"worker:0": {"state": "RUNNING", "exit": None}}, "over": False},
     messages.STACKS: {

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from gridtf.bootstrap.judge.agentslog import agent_cause, agent_hint, relevant
-from gridtf.bootstrap.judge.verdict import of_mpirun
 
 # As srun 22.05 and its daemons print it.
 EXECVE = """\
@@ -75,25 +72,3 @@ def test_agent_cause_and_hint_from_agents_log(lines: list[str], host: str | None
 def test_lines_that_srun_always_prints_are_no_cause() -> None:
     assert relevant(EXECVE, "n3") == ["slurmstepd-n3: error: execve(): /opt/python: Permission denied"]
     assert relevant(NO_GRIDTF, "n3") == NO_GRIDTF[1:4]
-
-
-@pytest.mark.parametrize(
-    ("text", "telling", "first"),
-    [
-        (
-            "-----\nPrimary job  terminated normally, but 1 process returned\na non-zero exit code.\n"
-            "-----\nmpirun detected that one or more processes exited: exiting improperly, process rank 1\n",
-            "mpirun detected that one or more processes exited: exiting improperly, process rank 1",
-            "",
-        ),
-        ("=====\n=   BAD TERMINATION\n=   EXIT CODE: 6\n", "=   EXIT CODE: 6", ""),
-        ("[proxy:1@n2] control_cb: assert (!closed) failed\n", "", "[proxy:1@n2] control_cb: assert (!closed) failed"),
-        ("", "", ""),
-    ],
-)
-def test_what_mpirun_says(tmp_path: Path, text: str, telling: str, first: str) -> None:
-    log = tmp_path / "n1.log"
-    log.write_text(text)
-    assert of_mpirun(log, first=False) == telling
-    assert of_mpirun(log) == (telling or first)
-    assert of_mpirun(tmp_path / "none.log") == ""

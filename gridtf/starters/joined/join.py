@@ -25,7 +25,6 @@ from gridtf.bootstrap.plan import addresses, environment, rendezvous
 from gridtf.bootstrap.plan.placement import PlacedTask
 from gridtf.bootstrap.plan.rendezvous import AttemptPlan, PortHolder, port_of
 from gridtf.bootstrap.plan.versions import releases_port
-from gridtf.bootstrap.ranks import Member, assign_ranks, check_addresses, member_of, place_ranks, split_gpus
 from gridtf.bootstrap.system import System
 from gridtf.bootstrap.wire import messages
 from gridtf.bootstrap.wire.heartbeat import backoff
@@ -55,6 +54,7 @@ from gridtf.run.rundir import (
     write_record,
 )
 from gridtf.schedulers.api import GpuNeed, JobIdentity, Scheduler
+from gridtf.starters.joined.ranks import Member, assign_ranks, check_addresses, member_of, place_ranks, split_gpus
 from gridtf.states import TaskState, of_exit
 from gridtf.text import plain, some
 from gridtf.values import Fields

@@ -1,4 +1,4 @@
-"""What starts the ranks of an MPI world: mpirun, which belongs to the program's MPI, or Slurm's srun."""
+"""Which starter a job has: by default fork; for an MPI world mpirun, which belongs to its MPI, or Slurm's srun."""
 
 from __future__ import annotations
 
@@ -8,22 +8,16 @@ from typing import TYPE_CHECKING
 
 from gridtf.errors import SpecError
 from gridtf.schedulers.commands import which
+from gridtf.starters import GLOO, MPIRUN
 
 if TYPE_CHECKING:
     from gridtf.jobspec.spec import JobSpec
     from gridtf.schedulers.api import Scheduler
 
-MPIRUN = "mpirun"
-GLOO = "gloo"  # no MPI at all: what horovodrun does
 _BEST = ("pmix", "pmi2")  # types of srun that MPIs of today know, the best first
 
 
-def named(kind: str) -> str:
-    """What starts the ranks, or what they meet at, in a sentence: a type of srun's is ``srun --mpi=TYPE``. Pure."""
-    return {"": "", MPIRUN: MPIRUN, GLOO: "the store of Horovod's Gloo"}.get(kind, f"srun --mpi={kind}")
-
-
-def starter(spec: JobSpec, scheduler: Scheduler, environ: Mapping[str, str]) -> tuple[str, str]:
+def choose(spec: JobSpec, scheduler: Scheduler, environ: Mapping[str, str]) -> tuple[str, str]:
     """Choose what starts the ranks of a job.
 
     Args:
@@ -32,7 +26,7 @@ def starter(spec: JobSpec, scheduler: Scheduler, environ: Mapping[str, str]) -> 
         environ: The environment of the submission, or of a hand-written script.
 
     Returns:
-        (``mpirun`` or a type of ``srun --mpi``, why); both empty for a job without MPI.
+        (``mpirun``, ``gloo`` or a type of ``srun --mpi``, why); both empty for fork.
 
     Raises:
         SpecError: For a type that the scheduler does not have.

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.agent import containers
-from gridtf.bootstrap.agent.containers import Entrance
 from gridtf.bootstrap.plan.environment import own_variables, task_environment
 from gridtf.bootstrap.plan.rendezvous import merge
 from gridtf.errors import GridtfError
 from gridtf.jobspec.units import LONGEST_VARIABLE
+from gridtf.wrappers import containers
+from gridtf.wrappers.containers import Entrance
 from tests.support.plans import hosts, job, records, task_plan
 
 APPTAINER = Entrance("/usr/bin/apptainer", "APPTAINERENV_", ("--nv",))

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gridtf.bootstrap.agent import gloostore
-from gridtf.bootstrap.agent.gloostore import Request, Store
+from gridtf.starters.mpi import gloostore
+from gridtf.starters.mpi.gloostore import Request, Store
 
 
 @pytest.fixture

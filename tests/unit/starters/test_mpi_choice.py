@@ -10,8 +10,8 @@ import pytest
 from gridtf import schedulers
 from gridtf.errors import SpecError
 from gridtf.jobspec.spec import JobSpec
-from gridtf.schedulers import mpi
 from gridtf.schedulers.slurm.injob import SlurmInJob, parse_rank_types
+from gridtf.starters.choice import choose
 
 # Slurm 22.05.8 of Debian, on standard error
 LIST = """\
@@ -75,18 +75,18 @@ def test_what_starts_the_ranks(
         (tmp_path / "mpirun").write_text("")
         (tmp_path / "mpirun").chmod(0o755)
     spec = JobSpec(command=("true",), mpi=given, setup=tuple(setup))
-    name, why = mpi.starter(spec, schedulers.get(scheduler), {"PATH": str(tmp_path)})
+    name, why = choose(spec, schedulers.get(scheduler), {"PATH": str(tmp_path)})
     assert (name, why.replace(str(tmp_path), "{bin}")) == expected
 
 
 def test_type_that_srun_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SlurmInJob, "rank_types", lambda self: ["cray_shasta", "pmi2"])
     with pytest.raises(SpecError, match="Slurm has no srun --mpi=pmix here") as error:
-        mpi.starter(JobSpec(command=("true",), mpi="pmix"), schedulers.get("slurm"), {})
+        choose(JobSpec(command=("true",), mpi="pmix"), schedulers.get("slurm"), {})
     assert error.value.hint == "it has cray_shasta, pmi2; or write --mpi, or mpi = true: then mpirun starts the ranks"
 
 
 def test_type_of_srun_needs_slurm() -> None:
     spec = JobSpec(command=("true",), mpi="pmix")
     with pytest.raises(SpecError, match="Grid Engine has no srun --mpi=pmix here"):
-        mpi.starter(spec, schedulers.get("sge"), {})
+        choose(spec, schedulers.get("sge"), {})

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap import join
-from gridtf.bootstrap.join import JoinedTask, Joining, exports, report_task
 from gridtf.bootstrap.plan.rendezvous import PortHolder, plan_of
-from gridtf.bootstrap.ranks import Member, assign_ranks
 from gridtf.bootstrap.wire import messages
 from gridtf.bootstrap.wire.stream import News
 from gridtf.errors import GridtfError, PlacementError, RendezvousError
 from gridtf.host.gpus import GpuGrant
 from gridtf.run.rundir import Attempt, Record, RunDir, read_record, write_record
 from gridtf.schedulers.api import Allocation, Host
+from gridtf.starters.joined import join
+from gridtf.starters.joined.join import JoinedTask, Joining, exports, report_task
+from gridtf.starters.joined.ranks import Member, assign_ranks
 from tests.support.plans import job, resolved, task_plan
 from tests.support.streams import FakeLink, FakeListener
 from tests.support.system import FakeSystem

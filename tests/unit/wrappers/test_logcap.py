@@ -19,13 +19,13 @@ from tests.support.python import environment, python
 PREAMBLE = """
 import json, os, signal, sys, time
 from pathlib import Path
-from gridtf.bootstrap.agent import logpump
-from gridtf.bootstrap.agent.logpump import LogPump
 from gridtf.bootstrap.system import System
 from gridtf.host import processes
+from gridtf.wrappers import logcap
+from gridtf.wrappers.logcap import LogPump
 processes.block_signals()
 here = Path(sys.argv[1])
-logpump._RESTART_PAUSE = 0.05
+logcap._RESTART_PAUSE = 0.05
 
 class Telling(System):
     said = []
@@ -41,12 +41,15 @@ def begin(*names, limit=1 << 20):
     return LogPump({name: here / f"{name}.log" for name in names}, limit, Telling())
 
 def say(pump, name, text):
-    with pump.output(name) as file:
+    with pump.opened(name, here) as file:
         file.write(text if isinstance(text, bytes) else text.encode())
+
+def pid(pump):
+    return next(iter(pump.pids), None)
 
 def end(pump, **more):
     pump.finish()
-    os.waitpid(pump.pid, 0)
+    os.waitpid(pid(pump), 0)
     print(json.dumps({"said": Telling.said, **more}))
 """
 
@@ -65,7 +68,7 @@ def test_output_is_in_the_log_once_it_is_settled(tmp_path: Path) -> None:
         "pump = begin('a', 'b')\n"
         "say(pump, 'a', 'one\\n'); say(pump, 'b', b'\\xff\\x00' * 100_000)\n"
         "pump.settle(['a', 'b'])\n"
-        "end(pump, a=(here / 'a.log').read_text(), printed=[pump.printed('a'), pump.printed('b')])\n",
+        "end(pump, a=(here / 'a.log').read_text(), printed=[pump.counter('a')(), pump.counter('b')()])\n",
     )
     assert (report["a"], report["printed"], report["said"]) == ("one\n", [4, 200_000], [])
     assert (tmp_path / "b.log").read_bytes() == b"\xff\x00" * 100_000
@@ -103,11 +106,11 @@ def test_killed_process_is_replaced_and_counts_on(tmp_path: Path) -> None:
         tmp_path,
         "pump = begin('a', limit=100)\n"
         "say(pump, 'a', 'x' * 79 + '\\n'); pump.settle(['a'])\n"
-        "first = pump.pid; os.kill(first, signal.SIGKILL); os.waitpid(first, 0)\n"
+        "first = pid(pump); os.kill(first, signal.SIGKILL); os.waitpid(first, 0)\n"
         "say(pump, 'a', 'y' * 19 + '\\n')\n"  # the pipe is still there
-        "until(lambda: pump.look() or pump.pid != first)\n"
+        "until(lambda: pump.look() or pid(pump) != first)\n"
         "pump.settle(['a'])\n"
-        "end(pump, printed=pump.printed('a'))\n",
+        "end(pump, printed=pump.counter('a')())\n",
     )
     assert report["printed"] == 100
     assert len(report["said"]) == 1
@@ -125,7 +128,7 @@ def test_process_killed_between_two_renames_leaves_a_log_that_goes_on(tmp_path: 
         "log.replace(older(log))\n"
         "pump = begin('a', limit=100)\n"
         "say(pump, 'a', 'y' * 20); pump.settle(['a'])\n"
-        "end(pump, printed=pump.printed('a'))\n",
+        "end(pump, printed=pump.counter('a')())\n",
     )
     assert report["printed"] == 70
     assert between(LogParts(tmp_path / "a.log"), 0, 100) == b"x" * 50 + b"y" * 20
@@ -136,16 +139,16 @@ def test_process_that_does_not_respond_costs_lines_but_no_task_is_blocked(tmp_pa
         tmp_path,
         "pump = begin('a')\n"
         "say(pump, 'a', 'before\\n'); pump.settle(['a'])\n"
-        "logpump._WRITE_LIMIT = 0.05\n"
-        "os.kill(pump.pid, signal.SIGSTOP)\n"
+        "logcap._WRITE_LIMIT = 0.05\n"
+        "os.kill(pid(pump), signal.SIGSTOP)\n"
         "child = os.fork()\n"
         "if not child:\n"
         "    for _ in range(50): say(pump, 'a', b'z' * 100_000)\n"  # blocks unless the other end is read
         "    os._exit(0)\n"
         "until(lambda: pump.look() or os.waitpid(child, os.WNOHANG)[0])\n"
-        "until(lambda: pump.look() or not logpump._waiting(pump._reads[0]))\n"
-        "logpump._WRITE_LIMIT = 60.0\n"  # a busy machine may let it wait
-        "os.kill(pump.pid, signal.SIGCONT)\n"
+        "until(lambda: pump.look() or not logcap._waiting(pump._reads[0]))\n"
+        "logcap._WRITE_LIMIT = 60.0\n"  # a busy machine may let it wait
+        "os.kill(pid(pump), signal.SIGCONT)\n"
         "say(pump, 'a', 'after\\n'); pump.settle(['a'])\n"
         "end(pump)\n",
     )
@@ -169,7 +172,7 @@ def test_full_disk_costs_lines_and_the_log_says_how_many(tmp_path: Path) -> None
             "pump.settle(['a'])\n"
             f"os.truncate({big!r}, 0)\n"
             "say(pump, 'a', 'after\\n'); pump.settle(['a'])\n"
-            "end(pump, printed=pump.printed('a'))\n",
+            "end(pump, printed=pump.counter('a')())\n",
         )
         *before, missing, after = log.read_text().splitlines()
         assert after == "after"

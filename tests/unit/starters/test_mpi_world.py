@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,16 +17,16 @@ from typing import Any
 import pytest
 
 from gridtf import schedulers
-from gridtf.bootstrap.agent import mpishim, world
+from gridtf.bootstrap.agent.api import AgentView
 from gridtf.bootstrap.agent.conversation import Conversation
 from gridtf.bootstrap.agent.hoststate import HostState
 from gridtf.bootstrap.agent.supervisor import Program, TaskProcess
-from gridtf.bootstrap.agent.world import World
-from gridtf.bootstrap.plan.rendezvous import Rendezvous
+from gridtf.bootstrap.plan.rendezvous import AttemptPlan, Rendezvous
 from gridtf.bootstrap.system import System
-from gridtf.bootstrap.wire import messages
 from gridtf.errors import GridtfError
 from gridtf.run.rundir import Record
+from gridtf.starters.mpi import REMOTE, shim, world
+from gridtf.starters.mpi.mpirun import Starter
 from gridtf.states import TaskState
 from tests.support.plans import hosts, task_plan
 
@@ -56,6 +56,13 @@ class Talk(Conversation):
         self.sent.append((kind, content))
 
 
+def opened(plan: AttemptPlan, state: HostState, *of: Any) -> Starter:
+    made = Starter(AgentView(plan, schedulers.get("local"), state, *of))
+    made.open()
+    made.log.parent.mkdir(exist_ok=True)
+    return made
+
+
 class Host:
     """h0 with two tasks, ranks 0 and 1, and what the test has mpirun start there."""
 
@@ -66,15 +73,17 @@ class Host:
         self.system = System()
         self.state = HostState("h0", self.system)
         self.talk = Talk(self.state, self.system)
-        about = self.state, self.talk, self.system
-        cluster = Rendezvous("{}", "127.0.0.1", 1)
-        ranks = world.opened(self.plan, "h0")
-        self.world = World(self.plan, schedulers.get("local"), {"HOME": "/of/the/agent"}, cluster, ranks, *about)
+        self.world = opened(self.plan, self.state, self.talk, self.system)
+        self.world.environ = {"HOME": "/of/the/agent"}
         self.begun: list[subprocess.Popen[str]] = []
 
+    def form(self) -> Mapping[str, Mapping[str, str]]:
+        self.world.form(self.world.environ, Rendezvous("{}", "127.0.0.1", 1))
+        return self.world.places
+
     def begin(self, *words: str, passed: Sequence[int] = (), **variables: str) -> subprocess.Popen[str]:
-        argv = [sys.executable, "-I", "-S", mpishim.__file__, *words]
-        variables[mpishim.KEY] = world._key(self.plan)
+        argv = [sys.executable, "-I", "-S", shim.__file__, *words]
+        variables[shim.KEY] = world._key(self.plan)
         process = subprocess.Popen(argv, env=variables, pass_fds=passed, stderr=subprocess.PIPE, text=True)
         self.begun.append(process)
         return process
@@ -97,7 +106,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
         process.kill()
         process.communicate()
     ours = made.world  # the end of an agent closes its sockets
-    for link in (ours._socket, *ours._links.values(), *ours._asking.values()):
+    for link in (ours.socket, *ours._links.values(), *ours._asking.values()):
         link.close()
     signal.signal(signal.SIGIO, before)
 
@@ -108,7 +117,7 @@ def test_ranks_hand_over_their_place_and_end_with_their_task(host: Host) -> None
     first = host.begin("rank", PMI_RANK="0", HOME="/of/mpirun", OMPI_MCA_btl_tcp_if_include="eth0", A=large, B=large)
     second = host.begin("rank", passed=[writing], PMI_RANK="1", PMI_FD=str(writing))
     os.close(writing)
-    places = host.world.form()
+    places = host.form()
     assert places["worker:0"] == {"PMI_RANK": "0", "A": large, "B": large}
     descriptor = int(places["worker:1"]["PMI_FD"])
     assert places["worker:1"] == {"PMI_RANK": "1", "PMI_FD": str(descriptor)}
@@ -131,13 +140,13 @@ def test_ranks_hand_over_their_place_and_end_with_their_task(host: Host) -> None
 def test_rank_that_does_not_belong_here_is_an_error(host: Host, name: str, number: str, named: str) -> None:
     host.begin("rank", passed=(), **{name: number})
     with pytest.raises(GridtfError, match=f"mpirun has started {named} on host h0, where it does not belong"):
-        host.world.form()
+        host.form()
 
 
 def formed(host: Host, log: Path, *states: str) -> list[subprocess.Popen[str]]:
     """Form the world of two ranks, whose tasks are in these states and write this log."""
     ranks = [host.begin("rank", PMI_RANK=rank) for rank in "01"]
-    host.world.form()
+    host.form()
     program = Program(["true"], {}, log.parent, log)
     for number, state in enumerate(states):
         name = f"worker:{number}"
@@ -226,15 +235,20 @@ def test_others_who_know_the_attempt_and_another_host_cannot_take_the_socket_of_
 ) -> None:
     """They read its nonce in state/launcher.json, and names of sockets that are open in /proc/net/unix."""
     plan = task_plan(tmp_path / "run", hosts(0)).replace(key=os.urandom(32).hex())
-    with socket.socket(socket.AF_UNIX) as taken, world.opened(plan, "h0") as ranks:
+
+    def ranks_of(host: str) -> socket.socket:
+        system = System()
+        return opened(plan, HostState(host, system), None, system).socket
+
+    with socket.socket(socket.AF_UNIX) as taken, ranks_of("h0") as ranks:
         taken.bind(f"\0gridtf-{plan.nonce}")
         open_here = ranks.getsockname().decode().removeprefix("\0gridtf-")
         assert open_here in Path("/proc/net/unix").read_text()
         assert open_here not in str(plan.to_record())
         with pytest.raises(GridtfError, match="host h0: no socket for the ranks of MPI can be opened: Address already"):
-            world.opened(plan, "h0")
+            ranks_of("h0")
         monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(nodename="other"))
-        with world.opened(plan, "h1") as other:
+        with ranks_of("h1") as other:
             assert other.getsockname() != ranks.getsockname()
 
 
@@ -242,25 +256,25 @@ def test_process_that_is_killed_before_it_has_spoken_is_forgotten(host: Host) ->
     code = (
         "import socket, sys; link = socket.socket(socket.AF_UNIX); link.connect('\\0' + sys.argv[1]); link.send(b'x')"
     )
-    subprocess.run([sys.executable, "-c", code, mpishim.address(world._key(host.plan))[1:]], check=False)
+    subprocess.run([sys.executable, "-c", code, shim.address(world._key(host.plan))[1:]], check=False)
     for rank in "01":
         host.begin("rank", PMI_RANK=rank)
-    assert set(host.world.form()) == {"worker:0", "worker:1"}
+    assert set(host.form()) == {"worker:0", "worker:1"}
 
 
 def test_command_for_another_host_ends_as_it_has_ended_there(host: Host) -> None:
     daemon = host.begin("remote", "-x", "n2", "orted", "-mca", "ess env")
     host.until(lambda: host.talk.sent)
     asked = {"commands": {"0": ["n2", "orted -mca ess env"]}, "codes": {}}
-    assert host.talk.sent == [(messages.REMOTE, asked)]
-    host.talk.latest[messages.REMOTE] = {"commands": {}, "codes": {"0": 7}}
+    assert host.talk.sent == [(REMOTE, asked)]
+    host.talk.latest[REMOTE] = {"commands": {}, "codes": {"0": 7}}
     host.until(lambda: daemon.poll() is not None)
     assert daemon.returncode == 7
 
 
 def test_command_of_another_host_runs_here_once_with_what_the_job_sets(host: Host, tmp_path: Path) -> None:
     command = f"echo $OMPI_MCA_btl_tcp_if_include >> {tmp_path}/said; exit 3"
-    host.talk.latest[messages.REMOTE] = {"commands": {"4": ["h0", command]}, "codes": {}}
+    host.talk.latest[REMOTE] = {"commands": {"4": ["h0", command]}, "codes": {}}
 
     def ended() -> bool:
         host.state.supervisor.collect()
@@ -268,12 +282,12 @@ def test_command_of_another_host_runs_here_once_with_what_the_job_sets(host: Hos
 
     host.until(ended)
     host.world.look()
-    assert host.talk.sent == [(messages.REMOTE, {"commands": {}, "codes": {"4": 3}})]
+    assert host.talk.sent == [(REMOTE, {"commands": {}, "codes": {"4": 3}})]
     assert (tmp_path / "said").read_text() == "ib0\n"
 
 
 def test_without_an_agent_the_process_of_a_rank_says_so(host: Host) -> None:
-    argv = [sys.executable, "-I", "-S", mpishim.__file__, "no-such-attempt", "rank"]
+    argv = [sys.executable, "-I", "-S", shim.__file__, "no-such-attempt", "rank"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     said = f"gridtf: no agent of this attempt is on host {os.uname().nodename}: Connection refused\n"
     assert (done.returncode, done.stderr) == (1, said)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gridtf import schedulers
-from gridtf.bootstrap.ranks import Member, assign_ranks, check_addresses, member_of, split_gpus
 from gridtf.errors import PlacementError, RendezvousError, UsageError
+from gridtf.starters.joined.ranks import Member, assign_ranks, check_addresses, member_of, split_gpus
 from tests.support.plans import job, resolved
 
 

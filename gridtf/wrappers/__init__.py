@@ -1,0 +1,22 @@
+"""What stands round the programs of a job's tasks: any of these, with one implementation each, of bootstrap/agent/api.
+
+==========  ======================================================================
+containers  what runs a program in a container: tasks, and the check of their host
+logcap      what writes the logs of tasks, lest they become too large
+==========  ======================================================================
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gridtf.jobspec.spec import JobSpec
+
+
+def modules(spec: JobSpec) -> list[ModuleType]:
+    """Import those that a job wants, the innermost first: each has a class Wrapper."""
+    wanted = {"containers": spec.contained, "logcap": spec.log_bytes is not None}
+    return [import_module(f"gridtf.wrappers.{name}") for name, wants in wanted.items() if wants]
