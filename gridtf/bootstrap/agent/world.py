@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gridtf import starters
 from gridtf.bootstrap.agent.api import AgentView
+from gridtf.bootstrap.plan.rendezvous import AttemptPlan
+from gridtf.starters.mpi.world import opened
 
-if TYPE_CHECKING:
-    import socket
-
-    from gridtf.bootstrap.plan.rendezvous import AttemptPlan, Rendezvous
-
-
-def opened(plan: AttemptPlan, host: str) -> socket.socket:
-    """As in starters/mpi/world."""
-    module = starters.of_agent(plan.request.mpi)
-    assert module
-    ranks: socket.socket = module.opened(plan, host)
-    return ranks
+__all__ = ["World", "opened"]
 
 
 class World:
     """This host's part of the world."""
 
-    def __init__(
-        self, plan: AttemptPlan, scheduler: Any, environ: Any, cluster: Rendezvous, ranks: Any, *of: Any
-    ) -> None:
+    def __init__(self, plan: AttemptPlan, scheduler: Any, environ: Any, cluster: Any, ranks: Any, *of: Any) -> None:
         module = starters.of_agent(plan.request.mpi)
         assert module
         self._world, self._of = module.Starter(AgentView(plan, scheduler, *of)), (environ, cluster)
