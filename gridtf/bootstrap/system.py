@@ -75,12 +75,6 @@ class System:
 
         return leftovers.shared_memory()
 
-    def remove_of_mpi(self, paths: Collection[str]) -> set[str]:
-        """Remove the files of an MPI among these in shared memory; returns the others."""
-        from gridtf.host import leftovers
-
-        return leftovers.remove_of_mpi(paths)
-
     def unused(self, paths: Collection[str]) -> set[str]:
         """Those of these files that no process of this user has open or mapped."""
         from gridtf.host import leftovers

@@ -16,6 +16,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
+from gridtf import wrappers
 from gridtf.errors import GridtfError, NotFoundError, UsageError
 from gridtf.host import processes, sockets
 from gridtf.host.interpreter import ROOT, asked
@@ -125,7 +126,7 @@ def spec_of(job: Job, folder: Path) -> JobSpec:
     record = read_private(job.run.job, recordtypes.Job)
     site = config.complement(JobSpec(command=("tensorboard",), scheduler=job.scheduler or None), os.environ).spec
     like = JobSpec.from_dict(record["spec"]) if record else site
-    python = like.python or ("python3" if like.contained else "python" if like.setup else "")
+    python = wrappers.python(like)
     words = [python, *_MODULE] if python else program()
     return JobSpec(
         # a port that gridtf has found to be free on the host, and that no task of this job uses

@@ -16,6 +16,16 @@ if TYPE_CHECKING:
     from gridtf.jobspec.spec import JobSpec
 
 
+def hides_host(spec: JobSpec) -> bool:
+    """Whether tasks see other programs than those of their host."""
+    return spec.contained
+
+
+def python(spec: JobSpec) -> str:
+    """The Python of the tasks, unless their command is another; empty: gridtf's own."""
+    return spec.python or ("python3" if spec.contained else "python" if spec.setup else "")
+
+
 def modules(spec: JobSpec) -> list[ModuleType]:
     """Import those that a job wants, the innermost first: each has a class Wrapper."""
     wanted = {"containers": spec.contained, "logcap": spec.log_bytes is not None}

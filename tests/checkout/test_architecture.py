@@ -44,12 +44,12 @@ schedulers.sge: errors files findings host jobspec run schedulers states text va
 bootstrap:
 bootstrap.system: host run
 bootstrap.wire: bootstrap.system errors host run values
-bootstrap.plan: bootstrap.system contract errors host jobspec run schedulers text values
+bootstrap.plan: bootstrap.system contract errors host jobspec run schedulers text values wrappers
 bootstrap.judge: bootstrap.plan contract errors files host jobspec run schedulers states text values
 bootstrap.agent: gridtf bootstrap.judge bootstrap.plan bootstrap.system bootstrap.wire contract errors files host
     jobspec run schedulers starters states text values wrappers
 bootstrap.launcher: bootstrap.agent bootstrap.judge bootstrap.plan bootstrap.system bootstrap.wire contract errors files
-    host jobspec run schedulers secrets starters states text values
+    host jobspec run schedulers secrets starters states text values wrappers
 bootstrap.unsubmitted: errors host jobspec run schedulers
 starters: errors jobspec schedulers
 starters.mpi: bootstrap.agent bootstrap.judge bootstrap.launcher bootstrap.plan errors host run starters states text
@@ -66,6 +66,7 @@ observe: errors host jobspec run schedulers states text values
 monitor: errors observe run states text values
 report: gridtf errors files jobspec observe resources run secrets states text values
 login: gridtf contract errors files host jobspec observe report resources run schedulers starters states text values
+    wrappers
 doctor: errors files findings host jobspec login observe run schedulers starters states text training values
 cli: gridtf bootstrap.main doctor errors files findings host jobspec login monitor observe report resources run
     schedulers secrets starters states text values
@@ -281,6 +282,22 @@ def test_the_judge_alone_makes_and_changes_verdicts() -> None:
             keys = {each.arg for each in node.keywords}
             if name in ("Verdict", "noting") or (name == "replace" and keys & {"reason", "continuation", "chain"}):
                 found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not found
+
+
+def test_core_of_a_job_reads_no_key_of_starters_and_wrappers() -> None:
+    """Which of them a job has, `api` asks; and ARROWS lets nobody import one."""
+    keys = {"mpi", "contained", "container", "container_binds", "container_command", "log_limit", "log_bytes"}
+    rooms = {f"bootstrap.{name}" for name in ("launcher", "agent", "judge", "plan", "wire", "system")}
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno} reads {node.attr}"
+        for path in SOURCES
+        if room(module_name(path)) in rooms and path.name != "api.py"
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Attribute)
+        and node.attr in keys
+        and ast.unparse(node.value).endswith(("spec", "request"))
+    ]
     assert not found
 
 

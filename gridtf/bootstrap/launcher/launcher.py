@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gridtf import wrappers
 from gridtf.bootstrap.judge.evidence import BESIDE, EXPLAINS, NOTE, OF_TASKS, STOP, WELL, Evidence
 from gridtf.bootstrap.judge.verdict import Verdict, noted
 from gridtf.bootstrap.launcher.api import LauncherView, starter_of
@@ -458,7 +459,7 @@ class Launcher(Fields):
             request=self.job.request,
             hosts={host.name: host.address or host.name for host in allocation.hosts},
             tasks=place(allocation, self.job.request),
-            python=spec.python or ("python3" if spec.contained else "python" if spec.setup else sys.executable),
+            python=wrappers.python(spec) or sys.executable,
             cwd=Path.cwd(),
             key=os.urandom(32).hex(),
         )

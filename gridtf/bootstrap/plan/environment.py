@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gridtf import contract
+from gridtf import contract, wrappers
 from gridtf.bootstrap.plan.placement import PlacedTask
 from gridtf.bootstrap.plan.rendezvous import AttemptPlan, Rendezvous
 from gridtf.errors import RendezvousError
@@ -211,7 +211,7 @@ def command(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous, home: P
 
 def program(plan: AttemptPlan, task: PlacedTask) -> str:
     """The first word of the task's command line; empty where a container or placeholder decides what it is."""
-    if plan.spec.contained:
+    if wrappers.hides_host(plan.spec):
         return ""
     word = plan.python if runs_gridtf(plan, task) else (plan.spec.task(task.type).command or plan.spec.command)[0]
     return "" if "{" in word else word

@@ -24,7 +24,7 @@ from gridtf.bootstrap.agent import api, local_dir
 from gridtf.bootstrap.agent.supervisor import explain
 from gridtf.bootstrap.judge import verdict
 from gridtf.errors import GridtfError
-from gridtf.host import processes
+from gridtf.host import leftovers, processes
 from gridtf.host.interpreter import isolated
 from gridtf.host.processes import at_end, signal_at_end_of, signal_name
 from gridtf.run.recordtypes import Kind
@@ -173,7 +173,7 @@ class World(api.Starter):
                 os.close(int(given["PMI_FD"]))
 
     def remove_own(self, paths: set[str]) -> set[str]:
-        return self.system.remove_of_mpi(paths)
+        return leftovers.remove_of_mpi(paths)
 
     def look(self) -> bool:
         """Hear the processes of mpirun, and tell them what has ended."""
