@@ -34,7 +34,7 @@ from gridtf.run.rundir import (
     write_record,
 )
 from gridtf.schedulers.api import JobIdentity, Scheduler
-from gridtf.starters import choice
+from gridtf.starters import choose
 
 if TYPE_CHECKING:
     from gridtf.jobspec.config import Configured
@@ -224,7 +224,7 @@ def launch(
 
 def _resolve(scheduler: Scheduler, spec: JobSpec, sources: Mapping[str, str], environ: Mapping[str, str]) -> Request:
     try:
-        return scheduler.login.resolve(spec, in_job=True).replace(mpi=choice.choose(spec, scheduler, environ)[0])
+        return scheduler.login.resolve(spec, in_job=True).replace(mpi=choose(spec, scheduler, environ)[0])
     except SpecError as error:
         from gridtf.jobspec import merging
 

@@ -19,7 +19,7 @@ from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.tasktypes import LEADERS
 from gridtf.run.rundir import RunDir
 from gridtf.secrets import secret
-from gridtf.starters import choice, named
+from gridtf.starters import choose, named
 from gridtf.text import counted, plain
 from gridtf.values import fields
 
@@ -149,7 +149,7 @@ def _about(plan: Plan, command: Sequence[str], copied: dict[str, Any], *, defaul
     request = plan.request
     slots = plan.scheduler.login.slots(request)
     script = shlex.quote(str(RunDir(plan.run_dir).script))
-    ranks, why = choice.choose(plan.spec, plan.scheduler, os.environ)
+    ranks, why = choose(plan.spec, plan.scheduler, os.environ)
     lines = [
         f"name           {plan.spec.title}",
         f"scheduler      {plan.scheduler.name}",

@@ -33,7 +33,7 @@ from gridtf.run.rundir import (
 )
 from gridtf.schedulers import answers
 from gridtf.schedulers.api import JobIdentity, Plan
-from gridtf.starters import choice
+from gridtf.starters import choose
 from gridtf.values import as_dict
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def prepare(
         need_parameters(spec.replace(params={**spec.params, **longest}))
         scheduler = schedulers.get(name)
         request = scheduler.login.resolve(spec)
-        request = request.replace(mpi=choice.choose(spec, scheduler, os.environ)[0])
+        request = request.replace(mpi=choose(spec, scheduler, os.environ)[0])
         if sweep is not None:
             request = request.of_sweep(sweep.elements, sweep.at_once, sweep.pack)
         if origin and "snapshot" in origin:

@@ -11,7 +11,7 @@ from gridtf import schedulers
 from gridtf.errors import SpecError
 from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers.slurm.injob import SlurmInJob, parse_rank_types
-from gridtf.starters.choice import choose
+from gridtf.starters import choose
 
 # Slurm 22.05.8 of Debian, on standard error
 LIST = """\
