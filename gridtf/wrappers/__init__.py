@@ -28,5 +28,5 @@ def python(spec: JobSpec) -> str:
 
 def modules(spec: JobSpec) -> list[ModuleType]:
     """Import those that a job wants, the innermost first: each has a class Wrapper."""
-    wanted = {"containers": spec.contained, "logcap": spec.log_bytes is not None}
+    wanted = {"containers": spec.contained, "logcap": spec.log_bytes}
     return [import_module(f"gridtf.wrappers.{name}") for name, wants in wanted.items() if wants]
