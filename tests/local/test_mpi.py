@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gridtf.host import procfs
 from gridtf.run.rundir import read_record
 from tests.support.jobs import LaunchedJob, until
 from tests.support.mpi import MPICH, OPEN_MPI, variables
@@ -41,6 +42,31 @@ if os.environ["GRIDTF_TASK_INDEX"] == "1":
     os._exit(0)
 from mpi4py import MPI
 MPI.COMM_WORLD.Barrier()
+"""
+
+# Asks the store as Horovod does: each rank says where it is, hears where all others are, and has met them then.
+GLOO = """
+import http.client, os, sys, time
+
+def of(name):
+    return os.environ[f"HOROVOD_{name}"]
+
+def ask(method, rank, value=None):
+    link = http.client.HTTPConnection(of("GLOO_RENDEZVOUS_ADDR"), int(of("GLOO_RENDEZVOUS_PORT")), timeout=30)
+    link.request(method, f"/global/{rank}", value)
+    answer = link.getresponse()
+    return answer.status, answer.read().decode()
+
+ask("PUT", of("RANK"), f"address of {of('RANK')}")
+met = []
+for rank in range(int(of("SIZE"))):
+    while (found := ask("GET", rank))[0] == 404:
+        time.sleep(0.05)
+    met.append(found[1])
+ask("DELETE", of("RANK"))
+print(met, *map(of, "LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE CONTROLLER".split()), flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
 """
 
 
@@ -116,3 +142,33 @@ def test_without_mpirun_the_job_fails_with_what_to_load(tmp_path: Path) -> None:
     assert verdict["state"] == "FAILED"
     assert verdict["reason"].startswith(f"host {os.uname().nodename}: command not found: mpirun (PATH=")
     assert "load the program's MPI" in verdict["hint"]
+
+
+def gloo(folder: Path, go: Path) -> LaunchedJob:
+    """Start two tasks that meet as Horovod's ranks without MPI do, and go on until there is a file."""
+    (folder / "train.py").write_text(GLOO)
+    whole = {"command": [sys.executable, "train.py", str(go)], "mpi": "gloo", "gpus_per_task": 0}
+    return LaunchedJob(folder, {**whole, "tasks": {"worker": {"count": 2}}})
+
+
+def test_ranks_of_horovod_without_mpi_meet_at_the_store(tmp_path: Path) -> None:
+    (tmp_path / "go").touch()
+    job = gloo(tmp_path, tmp_path / "go")
+    assert job.verdict()["state"] == "COMPLETED", job.output
+    met = ["address of 0", "address of 1"]
+    assert [log(job, rank).strip() for rank in range(2)] == [f"{met} {rank} 2 0 1 gloo" for rank in range(2)]
+
+
+def test_lost_store_of_horovod_ends_the_job_and_is_named(tmp_path: Path) -> None:
+    job = gloo(tmp_path, tmp_path / "go")
+    try:
+        job.running("worker:0", "worker:1")
+        below = procfs.descendants(job.process.pid)
+        (store,) = [pid for pid in below if "gloostore" in Path(f"/proc/{pid}/cmdline").read_text()]
+        until(lambda: all(log(job, rank) for rank in range(2)), "all to have met")
+        os.kill(store, signal.SIGKILL)
+        verdict = job.verdict()
+    finally:
+        job.end()
+    assert verdict["state"] == "FAILED"
+    assert verdict["reason"] == "the store of Horovod's Gloo, which the ranks need, was killed by SIGKILL"
