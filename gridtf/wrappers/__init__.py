@@ -8,12 +8,50 @@ logcap      what writes the logs of tasks, lest they become too large
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Sequence
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
+
+from gridtf.run.rundir import cannot, open_log
 
 if TYPE_CHECKING:
     from gridtf.jobspec.spec import JobSpec
+
+
+class Output:
+    """Where the output of tasks goes: each writes its own log."""
+
+    @property
+    def pids(self) -> Collection[int]:
+        """Processes of gridtf itself that end with the last task, and not before."""
+        return ()
+
+    def opened(self, name: str, log: Path) -> BinaryIO:
+        """A file that takes the output of a task, to be closed once the task has inherited it.
+
+        Raises:
+            RunDirError: The log cannot be written.
+        """
+        try:
+            return open_log(log)
+        except OSError as error:
+            raise cannot("write", log, error) from None
+
+    def counter(self, name: str) -> Callable[[], int] | None:
+        """What returns how many bytes the log of a task has received since the start of the attempt; None: that is to
+        be asked of the task."""
+        return None
+
+    def look(self) -> None:
+        """Look after the processes."""
+
+    def settle(self, names: Sequence[str]) -> None:
+        """Wait until the logs of tasks that have ended have all that they have printed, for a short time."""
+
+    def finish(self) -> None:
+        """Have the processes end as soon as no task can print any more."""
 
 
 def hides_host(spec: JobSpec) -> bool:

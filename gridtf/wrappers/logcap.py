@@ -26,6 +26,7 @@ from gridtf.errors import RunDirError
 from gridtf.host import processes
 from gridtf.run.logparts import begins_of, note_begins, older
 from gridtf.run.rundir import open_log
+from gridtf.wrappers import Output
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -54,7 +55,7 @@ class Wrapper(api.Wrapper):
         return LogPump(logs, plan.spec.log_bytes or 0, self.view.system)
 
 
-class LogPump(api.Output):
+class LogPump(Output):
     """The agent's side.
 
     Args:

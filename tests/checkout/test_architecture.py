@@ -55,9 +55,9 @@ starters: errors jobspec schedulers
 starters.mpi: bootstrap.agent bootstrap.judge bootstrap.launcher bootstrap.plan errors host run starters states text
 starters.joined: bootstrap.agent bootstrap.plan bootstrap.system bootstrap.unsubmitted bootstrap.wire errors host
     jobspec run schedulers states text values
-wrappers: jobspec
+wrappers: jobspec run
 wrappers.containers: bootstrap.agent bootstrap.plan contract errors files jobspec values
-wrappers.logcap: bootstrap.agent bootstrap.system bootstrap.wire errors host run
+wrappers.logcap: bootstrap.agent bootstrap.system bootstrap.wire errors host run wrappers
 bootstrap.elements: bootstrap.agent bootstrap.judge bootstrap.launcher bootstrap.plan bootstrap.system errors host
     jobspec run schedulers states
 bootstrap.main: bootstrap.elements bootstrap.judge bootstrap.launcher bootstrap.plan bootstrap.system

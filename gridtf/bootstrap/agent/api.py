@@ -5,12 +5,11 @@ An error of theirs ends the attempt: no job goes on without what it has asked fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from gridtf import starters, wrappers
-from gridtf.run.rundir import cannot, open_log
 from gridtf.values import Fields
 
 if TYPE_CHECKING:
@@ -105,40 +104,6 @@ class Starter:
         return paths
 
 
-class Output:
-    """Where the output of tasks goes: each writes its own log."""
-
-    @property
-    def pids(self) -> Collection[int]:
-        """Processes of gridtf itself that end with the last task, and not before."""
-        return ()
-
-    def opened(self, name: str, log: Path) -> BinaryIO:
-        """A file that takes the output of a task, to be closed once the task has inherited it.
-
-        Raises:
-            RunDirError: The log cannot be written.
-        """
-        try:
-            return open_log(log)
-        except OSError as error:
-            raise cannot("write", log, error) from None
-
-    def counter(self, name: str) -> Callable[[], int] | None:
-        """What returns how many bytes the log of a task has received since the start of the attempt; None: that is to
-        be asked of the task."""
-        return None
-
-    def look(self) -> None:
-        """Look after the processes."""
-
-    def settle(self, names: Sequence[str]) -> None:
-        """Wait until the logs of tasks that have ended have all that they have printed, for a short time."""
-
-    def finish(self) -> None:
-        """Have the processes end as soon as no task can print any more."""
-
-
 class Wrapper:
     """What stands round the programs of a host's tasks."""
 
@@ -156,7 +121,7 @@ class Wrapper:
         """What runs a program of a task, which may be the check of its host."""
         return program
 
-    def output(self) -> Output | None:
+    def output(self) -> wrappers.Output | None:
         """What takes the output of all tasks, which are started next; None: they write their logs themselves."""
         return None
 

@@ -6,9 +6,8 @@ import signal
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from gridtf import files
+from gridtf import files, wrappers
 from gridtf.bootstrap.agent import local_dir
-from gridtf.bootstrap.agent.api import Output
 from gridtf.bootstrap.system import System
 from gridtf.host.processes import signal_name
 from gridtf.run.rundir import Record
@@ -160,7 +159,7 @@ class Supervisor:
         self._stopping = False
         self._oom_kills = system.out_of_memory_kills()
         self.folder: Path | None = None
-        self.output = Output()
+        self.output = wrappers.Output()
         self.spared: Collection[int] = ()
         self.kept: Collection[int] = ()
         self.gates: Collection[int] = ()

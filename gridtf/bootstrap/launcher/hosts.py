@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gridtf.bootstrap.judge import agentslog, verdict
 from gridtf.bootstrap.launcher.reports import Reports
@@ -19,9 +18,6 @@ from gridtf.schedulers.agents import ForkedAgent, StartedAgents
 from gridtf.schedulers.api import AgentEnd, AgentHandle
 from gridtf.text import some
 from gridtf.values import Fields
-
-if TYPE_CHECKING:
-    from gridtf.bootstrap.launcher.api import Starter
 
 _TEAR_DOWN_PAUSE = 0.1  # seconds between two looks at the hosts in a tear-down
 _SIGNALS_LIMIT = 2.0  # seconds within which a scheduler that ends a job has signalled all of its processes
@@ -59,7 +55,7 @@ class HostMonitor(Fields):
         hosts: The names of its hosts; none before the allocation is known.
         agents: Handles on the agents of these hosts.
         reports: What the hosts have reported.
-        starter: What starts the tasks, which may have messages of its own; None before there is one.
+        heard: Kind of a message that is not for reports -> who takes it, with its host.
     """
 
     attempt: Attempt
@@ -73,7 +69,7 @@ class HostMonitor(Fields):
     def __post_init__(self) -> None:
         self.reports = Reports(self.system)
         self._watches: dict[str, Watch] = {}
-        self.starter: Starter | None = None
+        self.heard: Mapping[str, Callable[[str, Record], None]] = {}
 
     @property
     def met(self) -> bool:
@@ -93,9 +89,10 @@ class HostMonitor(Fields):
         for host, kind, content in self.listener.receive():
             if host in self._watches:
                 self._watches[host].heard()
-            if self.starter and kind in self.starter.hears:
-                self.starter.heard(host, content)
-            self.reports.take(host, kind, content)
+            if kind in self.heard:
+                self.heard[kind](host, content)
+            else:
+                self.reports.take(host, kind, content)
 
     def check(self) -> None:
         """Check that all agents run and that no host is silent. Call read() first.

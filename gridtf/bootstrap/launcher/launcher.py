@@ -124,8 +124,9 @@ class Launcher(Fields):
         self.reporter = Reporter(job, self.attempt, self.nonce, self.recorder, self.hosts, first)
         self.contact = Contact(job, self.reporter, self.listener, self.hosts, self.trackers)
         self.view = LauncherView(job, self.attempt, self.hosts)
-        self.starter = self.hosts.starter = starter_of(self.view)
+        self.starter = starter_of(self.view)
         self.listener.kinds.update(self.starter.hears)
+        self.hosts.heard = dict.fromkeys(self.starter.hears, self.starter.heard)
         self.ending = Ending(self.view, self.reporter, self.contact, self.starter)
         self._watch: Watch | None = None
         self._bad: tuple[str, ...] = ()  # hosts that spare ones replace

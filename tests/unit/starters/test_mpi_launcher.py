@@ -29,8 +29,9 @@ class World:
         request = plan.request.replace(mpi=kind)
         job = LaunchedJob(plan.attempt.run, plan.spec, request, schedulers.get("local"), "7", system)
         self.hosts = HostMonitor(plan.attempt, self.listener, 30.0, system.sleep, system, names)
-        self.starter = self.hosts.starter = starter_of(LauncherView(job, plan.attempt, self.hosts, plan.tasks))
+        self.starter = starter_of(LauncherView(job, plan.attempt, self.hosts, plan.tasks))
         self.listener.kinds.update(self.starter.hears)
+        self.hosts.heard = dict.fromkeys(self.starter.hears, self.starter.heard)
 
     def hear(self, host: str, kind: str, content: Record) -> None:
         self.listener.say(host, kind, content)
