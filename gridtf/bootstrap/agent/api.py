@@ -85,8 +85,8 @@ class Starter:
         """What a task runs in its place."""
         return program
 
-    def started(self) -> None:
-        """All tasks of this host have been started."""
+    def started(self, task: PlacedTask) -> None:
+        """A task has been started in its place."""
 
     def look(self) -> bool:
         """Look at what has become of the places.

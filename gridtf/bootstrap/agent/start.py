@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gridtf import __version__, schedulers
 from gridtf.bootstrap.agent import fence, local_dir
-from gridtf.bootstrap.agent.api import AgentView, starter_of, wrappers_of
+from gridtf.bootstrap.agent.api import AgentView, Starter, Wrapper, starter_of, wrappers_of
 from gridtf.bootstrap.agent.exits import NoLauncherError
 from gridtf.bootstrap.agent.membership import Membership
 from gridtf.bootstrap.agent.supervisor import InPlace, Program
@@ -52,16 +52,15 @@ class Start:
         self._view, self._plan, self._scheduler = view, view.plan, view.scheduler
         self._state, self._conversation, self._system = view.state, view.conversation, view.system
         self._mine = view.mine
-        self._wrappers = wrappers_of(view)
+        self._wrappers: Sequence[Wrapper] = ()
         self._grant: GpuGrant | None = None
         self._installed: dict[str, str] = {}  # task -> the version of TensorFlow in its Python, where that is known
         self._ports: dict[str, int] = {}  # of the tasks
         self._shares: Mapping[str, Sequence[str]] = {}  # the GPUs of the tasks
-        self._before: set[str] = set()  # files in shared memory before the tasks started
+        self._before: set[str] | None = None  # files in shared memory before the tasks started
         self._in_use: dict[str, int] = {}  # GPU -> MiB of its memory, before the tasks started
         self.fence: fence.Fence | None = None
-        self.starter = starter_of(view)
-        self._conversation.expect(self.starter.hears)
+        self.starter = Starter(view)
         self.stage: Stage | None = None
 
     @property
@@ -83,6 +82,8 @@ class Start:
             Stopped: The agent is stopped meanwhile.
         """
         plan, host, mine = self._plan, self._state.host, self._mine
+        self.starter, self._wrappers = starter_of(self._view), wrappers_of(self._view)
+        self._conversation.expect(self.starter.hears)
         try:
             self._prepare()
         except OSError as error:
@@ -124,6 +125,7 @@ class Start:
             gates = self.fence.inodes if self.fence else frozenset()
             held = self._system.listening(self._ports.values(), gates)
             found += [f"the port of {name}, {port}" for name, port in self._ports.items() if port in held]
+        if self._before is not None:
             files = self._system.shared_memory()
             unused = self.starter.remove_own(self._system.unused(files.keys() - self._before))
             # no file says which process has made it, and another job of this user may have been here meanwhile
@@ -285,7 +287,7 @@ class Start:
                 own=partial(environment.own_variables, plan, task, cluster),
             )
             supervisor.start(task.name, self.starter.placed(task, self._wrapped(task, program)))
-        self.starter.started()
+            self.starter.started(task)
         self._conversation.report(now=True)
 
     def _wrapped(self, task: PlacedTask, program: Program) -> Program:

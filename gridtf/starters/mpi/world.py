@@ -167,10 +167,9 @@ class World(api.Starter):
         inherited = [int(given["PMI_FD"])] if "PMI_FD" in given else []
         return program.replace(env={**program.env, **given}, keep=(*program.keep, *inherited))
 
-    def started(self) -> None:
-        for given in self.places.values():
-            if "PMI_FD" in given:
-                os.close(int(given["PMI_FD"]))
+    def started(self, task: PlacedTask) -> None:
+        if descriptor := self.places[task.name].get("PMI_FD"):
+            os.close(int(descriptor))
 
     def remove_own(self, paths: set[str]) -> set[str]:
         return leftovers.remove_of_mpi(paths)

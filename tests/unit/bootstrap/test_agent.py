@@ -894,3 +894,20 @@ def test_nothing_is_left_behind_usually(tmp_path: Path) -> None:
     host.system.memory = {"/dev/shm/before": 1 << 20}
     assert host.main() == 0
     assert "left" not in host.record
+
+
+@pytest.mark.parametrize("kind", ["", "mpirun"])
+def test_files_of_others_are_not_left_behind_by_a_job_that_ends_before_its_tasks_start(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = OneHost(tmp_path)
+    host.plan = host.plan.replace(request=host.plan.request.replace(mpi=kind), key=os.urandom(32).hex())
+    host.system.at(1, host.tell_plan)
+    segment = tmp_path / "vader_segment.of.another.job"
+    segment.touch()
+    host.system.memory = {str(segment): 1 << 20}
+    with socket.socket(socket.AF_UNIX) as ranks:  # the end of an agent closes it
+        monkeypatch.setattr("gridtf.starters.mpi.world.opened", lambda plan, host: ranks)
+        assert host.stop(8).main() == 0
+    assert host.published["ports"]
+    assert ("left" in host.record, segment.exists()) == (False, True)
