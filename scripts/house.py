@@ -16,7 +16,7 @@ import sys
 import tempfile
 import tokenize
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -79,7 +79,6 @@ class Launch:
 
     Args:
         tree: The folder with gridtf.
-        options: Options of the job.
 
     Attributes:
         modules: Modules of gridtf that were loaded, of ``launcher`` and ``agent``.
@@ -88,9 +87,9 @@ class Launch:
         said: Kind of a message -> how many were sent.
     """
 
-    def __init__(self, tree: Path, options: Sequence[str] = ()) -> None:
+    def __init__(self, tree: Path) -> None:
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as log:
-            argv = [sys.executable, "-S", "-c", _COUNT, "--workers", "2", *options, "--", "true"]
+            argv = [sys.executable, "-S", "-c", _COUNT, "--workers", "2", "--", "true"]
             own = {"PATH": os.environ["PATH"], "HOME": folder, "PYTHONPATH": str(tree), "COUNT_TO": str(log.fileno())}
             subprocess.run(
                 argv, cwd=folder, env=own, pass_fds=[log.fileno()], check=True, capture_output=True, timeout=300

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class AgentView(Fields):
-    """A host, as what belongs to its agent sees it.
+    """A host, as its starter and its wrappers see it.
 
     Attributes:
         plan: The part of the plan for it.
@@ -32,7 +32,7 @@ class AgentView(Fields):
         state: Its state.
         conversation: The conversation with the launcher.
         system: The host.
-        folders: Of files that were staged there, which tasks need at their own paths.
+        folders: The folders with staged files, which tasks need at their own paths.
     """
 
     plan: AttemptPlan
@@ -63,7 +63,7 @@ class Starter:
         self.view = view
 
     def open(self) -> None:
-        """Be there for what starts on other hosts, before this host publishes anything.
+        """Open what mpirun's processes connect to, before this host publishes its ports: they may come soon after.
 
         Raises:
             GridtfError: That is impossible.

@@ -1,6 +1,6 @@
-"""Where processes that agents of 0.1.0 start, and an upgrade in place has overtaken, find shim. To go after 0.2.0.
+"""The path by which agents of 0.1.0 start the process of a rank, for those that an upgrade in place has overtaken.
 
-They run without site, and find nothing of gridtf.
+It runs without site, and finds nothing of gridtf. To go after 0.2.0.
 """
 
 import runpy

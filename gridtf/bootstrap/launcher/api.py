@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LauncherView(Fields):
-    """An attempt, as what belongs to its launcher sees it.
+    """An attempt, as its starter sees it.
 
     Attributes:
         job: The job.
@@ -54,7 +54,7 @@ class Starter:
         """Take a message of an agent."""
 
     def status(self) -> str:
-        """What users should know of the places of tasks that run, in a clause; may be empty."""
+        """What users should know of tasks that run, in a clause; may be empty."""
         return ""
 
     def stop(self) -> Evidence | None:

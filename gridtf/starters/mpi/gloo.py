@@ -24,11 +24,10 @@ class Starter(World):
     prints = False
 
     def begin(self, hosts: Sequence[str]) -> None:
-        self.log = self.plan.attempt.mpi / f"{hosts[0]}.log"
         super().begin(hosts)
         port = self.cluster.master_port
         if hosts[0] != self.host or port in self.system.listening([port]):
-            self.places.update({task.name: self._told(task, hosts) for task in self.view.mine})
+            self.places.update({task.name: self._told(task, hosts) for task in self.mine})
 
     def command(self, hosts: Sequence[str]) -> tuple[Sequence[str], Mapping[str, str]]:
         return isolated(sys.executable, str(_STORE), str(self.cluster.master_port)), self.environ

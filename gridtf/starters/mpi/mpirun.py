@@ -12,18 +12,19 @@ import shlex
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from gridtf.errors import GridtfError
 from gridtf.run.rundir import write_text
 from gridtf.starters import MPIRUN
-from gridtf.starters.mpi import REMOTE
+from gridtf.starters.mpi import COMMANDS, REMOTE
 from gridtf.starters.mpi.world import SHIM, World, answer, ended_how, outside
 
 if TYPE_CHECKING:
     import socket
 
     from gridtf.bootstrap.agent.api import AgentView
+    from gridtf.run.recordtypes import Kind
 
 # How each mpirun is told to start its daemons by the program SHELL, each from the first host, to leave them in its
 # session, to place the ranks as the file of hosts says, and to bind none to cores. Open MPI asks whether root may.
@@ -44,6 +45,9 @@ _SETTINGS = [pair.split("=") for pair in f"{_OPEN_MPI_4} {_OPEN_MPI_5} {_MPICH} 
 
 class Starter(World):
     """This host's part: mpirun, or one of its daemons."""
+
+    hears: ClassVar[Mapping[str, Kind]] = {**World.hears, REMOTE: COMMANDS}
+    on_each_host = True
 
     def __init__(self, view: AgentView) -> None:
         super().__init__(view)

@@ -8,11 +8,7 @@ from gridtf.starters.mpi.world import SHIM, World
 
 
 class Starter(World):
-    """This host's part: srun runs on the host of rank 0 alone, and what it is given, slurmstepd makes on each host."""
-
-    def begin(self, hosts: Sequence[str]) -> None:
-        self.log = self.plan.attempt.mpi / f"{hosts[0]}.log"
-        super().begin(hosts)
+    """This host's part: what srun is given, slurmstepd makes on each host."""
 
     def command(self, hosts: Sequence[str]) -> tuple[Sequence[str], Mapping[str, str]]:
         rank_starter, kind = self.view.scheduler.injob.rank_starter, self.plan.request.mpi

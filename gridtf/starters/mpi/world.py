@@ -16,6 +16,7 @@ import signal
 import socket
 import struct
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -30,7 +31,7 @@ from gridtf.host.processes import at_end, signal_at_end_of, signal_name
 from gridtf.run.recordtypes import Kind
 from gridtf.run.rundir import make_folder, open_log, write_text
 from gridtf.starters import named
-from gridtf.starters.mpi import COMMANDS, HOSTS, REMOTE, WORLD, said_by_mpirun, shim
+from gridtf.starters.mpi import HOSTS, WORLD, said_by_mpirun, shim
 from gridtf.states import TaskState
 
 if TYPE_CHECKING:
@@ -77,24 +78,26 @@ def _key(plan: AttemptPlan) -> str:
     return hmac.digest(plan.secret, b"ranks", "sha256").hex()
 
 
-class World(api.Starter):
+class World(api.Starter, ABC):
     """This host's part of the world.
 
     Attributes:
         log: What has started the ranks of this host, or all of them, prints into it.
         places: Task -> the variables that MPI gives it. PMI_FD is a descriptor of this process, to be inherited.
         prints: Whether what cannot start ranks says why.
+        on_each_host: Whether what starts the ranks runs on each host, and not on that of rank 0 alone.
     """
 
     is_world = True
-    hears: ClassVar[Mapping[str, Kind]] = {WORLD: HOSTS, REMOTE: COMMANDS}
+    hears: ClassVar[Mapping[str, Kind]] = {WORLD: HOSTS}
     prints: ClassVar[bool] = True
+    on_each_host: ClassVar[bool] = False
 
     def __init__(self, view: api.AgentView) -> None:
         super().__init__(view)
         plan = self.plan = view.plan
         self.host, self.system, self.supervisor = view.state.host, view.system, view.state.supervisor
-        self.named = named(plan.request.mpi)
+        self.mine, self.named = view.mine, named(plan.request.mpi)
         self.log = plan.attempt.mpi / f"{self.host}.log"
         # what the job sets, mpirun has to see as well; it cannot know whose placeholders are meant
         self._own = outside({name: text for name, text in plan.spec.env.items() if "{" not in text})
@@ -114,21 +117,21 @@ class World(api.Starter):
         Raises:
             GridtfError: They are not started, or not as gridtf has placed them.
         """
-        view, mine, self.environ, self.cluster = self.view, self.view.mine, environ, cluster
+        self.environ, self.cluster = environ, cluster
         make_folder(self.plan.attempt.mpi)
         # two descriptors for each rank; a daemon on each other host
-        processes.need_open_files(3 * len(mine) + self.plan.host_count)
-        limit = self.plan.spec.start_timeout
-        for _ in view.conversation.waiting(limit):
-            view.conversation.report()
-            view.conversation.listen()
-            if not self.places and WORLD in view.conversation.latest:
-                self.begin(view.conversation.latest[WORLD]["hosts"])
+        processes.need_open_files(3 * len(self.mine) + self.plan.host_count)
+        limit, conversation = self.plan.spec.start_timeout, self.view.conversation
+        for _ in conversation.waiting(limit):
+            conversation.report()
+            conversation.listen()
+            if not self.places and WORLD in conversation.latest:
+                self.begin(conversation.latest[WORLD]["hosts"])
             self.supervisor.collect()
             self.look()
-            if len(self.places) == len(mine):
+            if len(self.places) == len(self.mine):
                 return
-        late = next(task.name for task in mine if task.name not in self.places)
+        late = next(task.name for task in self.mine if task.name not in self.places)
         raise self.broken(f"{self.named} has not started {late} on host {self.host} within {limit:g} s")
 
     def begin(self, hosts: Sequence[str]) -> None:
@@ -137,17 +140,19 @@ class World(api.Starter):
         Args:
             hosts: Of each rank.
         """
+        if not self.on_each_host:
+            self.log = self.plan.attempt.mpi / f"{hosts[0]}.log"
         if self._starter is None and hosts[0] == self.host:
             argv, environ = self.command(hosts)
             self._starter = self.run(argv, environ, "load the program's MPI before: --setup 'module load openmpi'")
 
+    @abstractmethod
     def command(self, hosts: Sequence[str]) -> tuple[Sequence[str], Mapping[str, str]]:
         """The command that starts the ranks, and its environment.
 
         Args:
             hosts: Of each rank.
         """
-        raise NotImplementedError
 
     def folder(self) -> Path:
         """Where mpirun reads files. There is a program among them: nobody may put another folder in its place, Open MPI
@@ -291,7 +296,7 @@ class World(api.Starter):
         """Take a rank."""
         rank = next((variables[name] for name in _RANKS if name in variables), "")
         host, starter = self.host, self.named
-        task = next((one for one in self.view.mine if str(one.rank) == rank), None)
+        task = next((one for one in self.mine if str(one.rank) == rank), None)
         if task is None or task.name in self.places:
             link.close()
             what = f"{starter} has started rank {rank or 'without a number'} on host {host}, where it does not belong"
