@@ -376,11 +376,6 @@ class JobSpec(_Keywords):
         """Whether the tasks run in a container."""
         return bool(self.container or self.container_command)
 
-    @property
-    def prepares_hosts(self) -> bool:
-        """Whether something runs on each host before its tasks start."""
-        return bool(self.stage or self.host_setup)
-
     def option(self, key: str) -> Any:
         """The value of an option that only some schedulers know; None if the user has not set it."""
         return getattr(self, key) if key in fields(JobSpec) else self.options.get(key)

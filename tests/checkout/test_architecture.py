@@ -16,8 +16,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "gridtf"
 # Where processes of 0.1.0 that an upgrade in place has overtaken find what is elsewhere now; to go after 0.2.0.
-_MOVED = ["join", "agent/containers", "agent/gloostore", "agent/logpump", "agent/mpishim", "agent/world"]
-OF_LAST_RELEASE = {PACKAGE / f"bootstrap/{name}.py" for name in _MOVED}
+_MOVED = ["containers", "gloostore", "hostsetup", "logpump", "mpishim", "session", "stage", "world"]
+OF_LAST_RELEASE = {PACKAGE / "bootstrap/join.py", *(PACKAGE / f"bootstrap/agent/{name}.py" for name in _MOVED)}
 SOURCES = sorted({*PACKAGE.rglob("*.py")} - OF_LAST_RELEASE)
 
 # Room: the rooms that it imports from, exactly these. A room is a package, or a module that lies beside the packages;
@@ -47,18 +47,26 @@ bootstrap.system: host run
 bootstrap.wire: bootstrap.system errors host run values
 bootstrap.plan: bootstrap.system contract errors host jobspec run schedulers text values wrappers
 bootstrap.judge: bootstrap.plan contract errors files host jobspec run schedulers states text values
-bootstrap.agent: gridtf bootstrap.judge bootstrap.plan bootstrap.system bootstrap.wire contract errors files host
+bootstrap.agent: gridtf bootstrap.judge bootstrap.plan bootstrap.system bootstrap.wire contract errors features files
+    host jobspec run schedulers starters states text values wrappers
+bootstrap.launcher: bootstrap.agent bootstrap.judge bootstrap.plan bootstrap.system bootstrap.wire errors features host
     jobspec run schedulers starters states text values wrappers
-bootstrap.launcher: bootstrap.agent bootstrap.judge bootstrap.plan bootstrap.system bootstrap.wire contract errors files
-    host jobspec run schedulers secrets starters states text values wrappers
 bootstrap.unsubmitted: errors host jobspec run schedulers
 starters: errors jobspec schedulers
 starters.mpi: bootstrap.agent bootstrap.judge bootstrap.launcher bootstrap.plan errors host run starters states text
-starters.joined: bootstrap.agent bootstrap.plan bootstrap.system bootstrap.unsubmitted bootstrap.wire errors host
-    jobspec run schedulers states text values
+starters.joined: bootstrap.agent bootstrap.plan bootstrap.system bootstrap.unsubmitted bootstrap.wire errors features
+    host jobspec run schedulers states text values
 wrappers: jobspec run
 wrappers.containers: bootstrap.agent bootstrap.plan contract errors files jobspec values
 wrappers.logcap: bootstrap.agent bootstrap.system bootstrap.wire errors host run wrappers
+features: bootstrap.wire errors jobspec run
+features.exec: bootstrap.agent bootstrap.launcher bootstrap.system bootstrap.wire contract host jobspec run schedulers
+    secrets states
+features.hostsetup: bootstrap.agent bootstrap.plan contract errors files host run schedulers
+features.stage: bootstrap.agent bootstrap.wire contract errors host jobspec run
+features.straggler: bootstrap.agent bootstrap.launcher run values
+features.trackers: bootstrap.agent bootstrap.judge bootstrap.launcher bootstrap.plan bootstrap.system bootstrap.wire
+    contract errors files host jobspec run schedulers states
 bootstrap.elements: bootstrap.agent bootstrap.judge bootstrap.launcher bootstrap.plan bootstrap.system errors host
     jobspec run schedulers states
 bootstrap.main: bootstrap.elements bootstrap.judge bootstrap.launcher bootstrap.plan bootstrap.system
@@ -124,7 +132,7 @@ ONLY_IN = {
     "numpy": {"training", "hook.hostcheck"},
     "jinja2": {"login.templates", "report.page"},
     "cryptography": {"host.encrypted"},
-    "ssl": {"host.encrypted", "bootstrap.agent.session", "observe.beside"},
+    "ssl": {"host.encrypted", "features.exec.session", "observe.beside"},
     "drmaa": {"schedulers.sge.drmaa_session"},
     "filelock": {"host.gpus"},
     "pynvml": {"host.gpus"},
@@ -148,7 +156,8 @@ MODULES = {module_name(path) for path in SOURCES}
 
 
 # Each of these is a room, or all below it are.
-ROOMS_INSIDE = ("schedulers.slurm", "schedulers.sge", "bootstrap.", "starters.mpi", "starters.joined", "wrappers.")
+_FEW = ("schedulers.slurm", "schedulers.sge", "starters.mpi", "starters.joined")
+ROOMS_INSIDE = (*_FEW, "bootstrap.", "features.", "wrappers.")
 
 
 def room(module: str) -> str:
@@ -286,9 +295,10 @@ def test_the_judge_alone_makes_and_changes_verdicts() -> None:
     assert not found
 
 
-def test_core_of_a_job_reads_no_key_of_starters_and_wrappers() -> None:
+def test_core_of_a_job_reads_no_key_of_starters_wrappers_and_features() -> None:
     """Which of them a job has, `api` asks; and ARROWS lets nobody import one."""
     keys = {"mpi", "contained", "container", "container_binds", "container_command", "log_limit", "log_bytes"}
+    keys |= {"stage", "host_setup", "on"}
     rooms = {f"bootstrap.{name}" for name in ("launcher", "agent", "judge", "plan", "wire", "system")}
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno} reads {node.attr}"
@@ -302,11 +312,53 @@ def test_core_of_a_job_reads_no_key_of_starters_and_wrappers() -> None:
     assert not found
 
 
+OF_FEATURES = [path for path in SOURCES if module_name(path).startswith("features.")]
+# One side of a feature each, with its file.
+PARTS = [
+    (path, node)
+    for path in OF_FEATURES
+    for node in ast.walk(tree(path))
+    if isinstance(node, ast.ClassDef) and [ast.unparse(base) for base in node.bases] == ["api.Feature"]
+]
+
+
+def test_features_set_nothing_of_the_core() -> None:
+    """Hooks return values. What they set is their own: attributes, entries of these, and variables."""
+    own = re.compile(r"(self\.(?!view\b))?\w+(\[.*\])?")
+    found = []
+    for path, part in PARTS:
+        for node in ast.walk(part):
+            if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+                text = ast.unparse(node)
+                found += [] if own.fullmatch(text) else [f"{path.relative_to(ROOT)}:{node.lineno} sets {text}"]
+    assert not found
+
+
+def test_what_features_see_is_small_and_each_hook_has_a_user() -> None:
+    from gridtf.bootstrap.agent import api as of_agent
+    from gridtf.bootstrap.launcher import api as of_launcher
+
+    hooks = []
+    defined = {node.name for _, part in PARTS for node in ast.walk(part) if isinstance(node, ast.FunctionDef)}
+    for api, view in ((of_agent, of_agent.AgentView), (of_launcher, of_launcher.LauncherView)):
+        own = {*vars(view), *view._fields, "processes"}
+        assert len([name for name in own if not name.startswith("_")]) <= 15, view
+        hooks += [name for name in vars(api.Feature) if not name.startswith("_") and name != "asks"]
+        assert "Any" not in ast.unparse(tree(Path(str(api.__file__))))
+    assert len(hooks) <= 16
+    assert {*hooks} <= defined
+
+
+def test_features_say_whether_a_job_may_go_on_without_them() -> None:
+    says = [{ast.unparse(one) for one in part.body} & {"vital = True", "vital = False"} for _, part in PARTS]
+    assert [len(one) for one in says] == [1] * 6
+
+
 def test_import_module_is_used_in_few_places() -> None:
     """The checks of imports above do not see these imports."""
     users = {module_name(path) for path in SOURCES if "import_module" in path.read_text(encoding="utf-8")}
-    rooms = {"", "cli.common", "schedulers", "starters", "training", "training.run", "training.servers", "wrappers"}
-    assert users <= rooms
+    rooms = {"", "cli.common", "features", "schedulers", "starters", "training", "training.run", "training.servers"}
+    assert users <= rooms | {"wrappers"}
 
 
 # --- what starts fast ------------------------------------------------------------------------------------------

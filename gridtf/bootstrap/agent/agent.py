@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 
 from gridtf import schedulers
 from gridtf.bootstrap.agent import local_dir
-from gridtf.bootstrap.agent.api import AgentView
-from gridtf.bootstrap.agent.beside import Beside
+from gridtf.bootstrap.agent.api import AgentView, Feature, features_of
 from gridtf.bootstrap.agent.conversation import Conversation
 from gridtf.bootstrap.agent.exits import (
     BROKEN,
@@ -36,6 +35,7 @@ from gridtf.bootstrap.system import System
 from gridtf.bootstrap.wire.recorder import Recorder
 from gridtf.bootstrap.wire.stream import Link, link_of
 from gridtf.errors import GridtfError, RunDirError
+from gridtf.features import START, Features
 from gridtf.host import processes
 from gridtf.host.gpus import GpuGrant
 from gridtf.run import recordtypes
@@ -99,6 +99,7 @@ class Agent(Fields):
         self._parent = self.system.parent()
         self._released = False  # the launcher has stopped this agent
         self._sampler = Sampler(0, (), self.host, self.system)
+        self.features = Features[Feature](self.state.log, Stopped)
 
     def main(self, gpus: GpuGrant | None = None) -> int:
         """Run the tasks of this host to their end; write errors to the log, and tell the launcher if possible.
@@ -159,9 +160,11 @@ class Agent(Fields):
         state.local_dir = state.supervisor.folder = local_dir.make(folders)
         if (talk.launcher or {}).get("checkpoint"):  # it was requested before this agent had the plan
             talk.request_checkpoint()
-        start = Start(AgentView(plan, scheduler, state, talk, self.system))
+        view = AgentView(plan, scheduler, state, talk, self.system)
+        self.features.add(features_of(view, START))
+        start = Start(view, self.features)
         try:
-            survivors = self._run_tasks(plan, start, gpus)
+            survivors = self._run_tasks(view, start, gpus)
         finally:
             if start.fence is not None:
                 start.fence.leave()
@@ -177,29 +180,31 @@ class Agent(Fields):
             return LEFTOVERS
         return 0
 
-    def _run_tasks(self, plan: AttemptPlan, start: Start, gpus: GpuGrant | None) -> list[int]:
+    def _run_tasks(self, view: AgentView, start: Start, gpus: GpuGrant | None) -> list[int]:
         """Run the tasks until the agent is stopped. Returns the ids of processes that could not be ended."""
-        state = self.state
-        beside = Beside(plan, state, self.conversation, self.system)
+        state, plan, supervisor = self.state, view.plan, self.state.supervisor
         with PortHolder() as holder:
             try:
                 membership = start.run(holder, gpus)
                 pause = sample_interval(plan.spec.sample_interval, plan.host_count)
                 self._sampler = Sampler(pause, start.gpus, self.host, self.system)
-                self._supervise(plan, start, membership, beside)
+                self._supervise(plan, start, membership)
             except Stopped as stopped:
                 self._report_signal(stopped.number)
             except GridtfError as error:  # noted before the end is told, so that the launcher learns both at once
                 state.gone = self._reason(error)
                 raise
             finally:
-                state.supervisor.spared = self._sampler.pids | beside.pids
+                self.features.ending = True
+                supervisor.kept = kept = view.processes.pids(outlive=True)
+                supervisor.spared = self._sampler.pids | view.processes.pids(outlive=False)
                 # whatever happened, no process of the job stays
-                survivors = state.supervisor.tear_down(plan.spec.kill_grace, self.conversation.keep_telling)
-                if start.stage is not None:
-                    start.stage.end()
-                beside.look()
-                self.conversation.send_samples(self._sampler.last(state.supervisor.tasks.values()))
+                survivors = supervisor.tear_down(plan.spec.kill_grace, self.conversation.keep_telling)
+                self.features.tell(lambda one: one.end(), also_off=True)
+                supervisor.kept = ()
+                if kept:
+                    supervisor.tear_down(0.0, self.conversation.keep_telling)
+                self.conversation.send_samples(self._sampler.last(supervisor.tasks.values()))
                 state.over = not survivors
                 state.left = start.leftovers(survivors)
         return survivors
@@ -237,7 +242,7 @@ class Agent(Fields):
 
     # --- while the tasks run
 
-    def _supervise(self, plan: AttemptPlan, start: Start, membership: Membership, beside: Beside) -> None:
+    def _supervise(self, plan: AttemptPlan, start: Start, membership: Membership) -> None:
         """Watch the tasks until the launcher, its silence or a signal stops the agent: each of them raises."""
         talk, supervisor = self.conversation, self.state.supervisor
         # a job on one host finds its folders there again, but for a scheduler that may choose another one
@@ -271,7 +276,7 @@ class Agent(Fields):
                 start.fence.keep()
             talk.report(now=changed)
             talk.listen()
-            beside.look()
+            self.features.tell(lambda one: one.look())
 
     def _report_signal(self, number: int | None) -> None:
         """Record why a signal ends the agent. Usually the launcher has written the reason; otherwise the scheduler or a

@@ -1,16 +1,16 @@
-"""What starts and wraps the tasks of a host: fork, and what those in gridtf/starters and gridtf/wrappers extend.
+"""What starters, wrappers and features see of a host, and do there; they extend these classes.
 
-An error of theirs ends the attempt: no job goes on without what it has asked for.
+An error of a starter or a wrapper ends the attempt: no job goes on without what it has asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from gridtf import starters, wrappers
-from gridtf.values import Fields
+from gridtf import features, starters, wrappers
+from gridtf.values import Fields, Value
 
 if TYPE_CHECKING:
     from gridtf.bootstrap.agent.conversation import Conversation
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class AgentView(Fields):
-    """A host, as its starter and its wrappers see it.
+    """A host, as its starter, its wrappers and its features see it.
 
     Attributes:
         plan: The part of the plan for it.
@@ -32,7 +32,8 @@ class AgentView(Fields):
         state: Its state.
         conversation: The conversation with the launcher.
         system: The host.
-        folders: The folders with staged files, which tasks need at their own paths.
+        folders: The folders that features have prepared, which tasks need at their own paths.
+        processes: Those of features.
     """
 
     plan: AttemptPlan
@@ -42,10 +43,47 @@ class AgentView(Fields):
     system: System
     folders: Sequence[Path] = ()
 
+    def __post_init__(self) -> None:
+        self.processes = features.Processes()
+
     @property
     def mine(self) -> Sequence[PlacedTask]:
         """Its tasks."""
         return self.plan.on(self.state.host)
+
+    def waits_for(self, what: str) -> None:
+        """Tell what the start of the tasks waits for on this host."""
+        self.state.waits = what
+        self.conversation.report(now=True)
+
+    def listening(self, limit: float) -> Iterator[float]:
+        """Wait as Conversation.waiting does, in contact with the launcher.
+
+        Raises:
+            GridtfError: The launcher is silent.
+            Stopped: The agent is stopped.
+        """
+        for waited in self.conversation.waiting(limit):
+            yield waited
+            self.conversation.report()
+            self.conversation.listen()
+
+    def until_ended(self, pid: int, limit: float) -> Iterator[int | None]:
+        """Wait for a process that was started; yields its exit code, as of reap, None while it runs.
+
+        Raises:
+            GridtfError, Stopped: As in listening.
+        """
+        supervisor = self.state.supervisor
+        supervisor.others[pid] = None
+        try:
+            for _ in self.listening(limit):
+                supervisor.collect()
+                yield (code := supervisor.others[pid])
+                if code is not None:
+                    return
+        finally:
+            del supervisor.others[pid]
 
 
 class Starter:
@@ -126,6 +164,49 @@ class Wrapper:
         return None
 
 
+class Prepared(Value):
+    """What a feature has prepared on a host.
+
+    Attributes:
+        environ: Variables of the tasks -> their values; None: it is removed.
+        folders: Folders that tasks need at their own paths.
+    """
+
+    environ: Mapping[str, str | None] = {}
+    folders: Sequence[Path] = ()
+
+    def set_in(self, environ: MutableMapping[str, str]) -> None:
+        """Set the variables in an environment, which is changed."""
+        for name in self.environ.keys() & environ.keys():
+            del environ[name]
+        environ.update({name: text for name, text in self.environ.items() if text is not None})
+
+
+_NOTHING = Prepared()
+
+
+class Feature(features.Feature):
+    """What a feature does on a host. Messages for it are in view.conversation.latest."""
+
+    def __init__(self, view: AgentView) -> None:
+        self.view = view
+
+    def prepare(self) -> Prepared:
+        """Prepare this host, before its GPUs are claimed. May wait, by view.listening.
+
+        Raises:
+            GridtfError: That is impossible.
+            Stopped: The agent is stopped meanwhile.
+        """
+        return _NOTHING
+
+    def look(self) -> None:
+        """Look what is new, while the tasks run."""
+
+    def end(self) -> None:
+        """No task runs any more."""
+
+
 def starter_of(view: AgentView) -> Starter:
     """What starts the tasks of a host."""
     module = starters.of_agent(view.plan.request.mpi)
@@ -136,3 +217,8 @@ def starter_of(view: AgentView) -> Starter:
 def wrappers_of(view: AgentView) -> list[Wrapper]:
     """What wraps them, the innermost first."""
     return [module.Wrapper(view) for module in wrappers.modules(view.plan.spec)]
+
+
+def features_of(view: AgentView, when: str) -> list[Feature]:
+    """Its features of one moment, in their order: as in features."""
+    return [module.Feature(view) for module in features.of_agent(view.plan.spec, when)]

@@ -39,8 +39,7 @@ class Conversation:
         environment: The environment of the job script, where this agent has not inherited it.
         plan: The part of the plan for this host; None before it has come.
         rendezvous: The addresses of all tasks; None before they have come.
-        latest: The last message of each other kind: of commands beside tasks, of the check of this host, and for what
-            starts the tasks.
+        latest: The last message of each other kind: of the check of this host, for starters and features.
         launcher: Which process the launcher is; None before it has said so.
         stop: Whether the launcher has told this agent to stop.
         reported: When the end of a task was last reported, in seconds since the epoch.

@@ -1,131 +1,36 @@
-"""What a job wants on a disk of each host before its tasks start (`stage`): a process makes it, holds it, removes it.
-
-It is a process of its own, since a file system may block it, and lives as long as the agent: it ignores the signals
-that end a job, whose tasks may still read, and removes what no other job uses when the agent ends or is killed.
-"""
+"""Where agents of 0.1.0 that an upgrade in place has overtaken find what stages files. To go after 0.2.0."""
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import socket
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from gridtf import contract
-from gridtf.bootstrap.agent import local_dir
-from gridtf.bootstrap.agent.conversation import Conversation
-from gridtf.bootstrap.agent.hoststate import HostState
-from gridtf.bootstrap.plan.rendezvous import AttemptPlan
-from gridtf.bootstrap.system import System
-from gridtf.bootstrap.wire.helper import Helper
-from gridtf.errors import GridtfError
-from gridtf.host import processes
-from gridtf.jobspec.staged import staged_name
-from gridtf.run.rundir import Record
-
-_END_LIMIT = 8.0  # seconds for the removal at the end; the rest is removed by the next job of the user there
-_COMMON = "/tmp"  # noqa: S108 - the folder in it is checked
+from gridtf.bootstrap.agent.api import AgentView
+from gridtf.features import stage
 
 
 class Stage:
-    """The agent's end of that process.
+    """The agent's end of that process."""
 
-    Args:
-        plan: The part of the plan for this host.
-        state: The state of this host.
-        conversation: The conversation with the launcher.
-        system: This host.
+    folders: Sequence[Path] = ()
 
-    Attributes:
-        folders: The folders that tasks need at their own paths; none before all is there.
-    """
-
-    def __init__(self, plan: AttemptPlan, state: HostState, conversation: Conversation, system: System) -> None:
-        self._plan, self._state, self._talk, self._system = plan, state, conversation, system
-        self._helper = Helper(float("inf"), system)
-        self.folders: tuple[Path, ...] = ()
+    def __init__(self, plan: Any, state: Any, talk: Any, system: Any) -> None:
+        self._view = AgentView(plan, None, state, talk, system)  # type: ignore[arg-type]
+        self._stage = stage.Feature(self._view)
 
     def run(self) -> None:
-        """Wait until all is there.
-
-        Raises:
-            GridtfError: It cannot be made.
-            Stopped: The agent is stopped meanwhile.
-        """
-        state, talk, host = self._state, self._talk, self._state.host
-        if state.local_dir is None:
-            raise GridtfError(f"nothing can be staged on host {host}: no folder can be made in /tmp or TMPDIR there")
-        links = state.local_dir / "staged"
-        links.mkdir()
-        if not self._helper.start(lambda agent: self._keep(links, agent)):
-            raise GridtfError(f"nothing can be staged on host {host}: no process can be started there")
-        state.supervisor.kept = frozenset({self._helper.pid or 0})
-        heard = b""
-        for _ in talk.waiting(float("inf")):  # the launcher ends it when it hears of no progress
-            *lines, heard = (heard + self._helper.hear()).split(b"\n")
-            for said in map(json.loads, lines):
-                if "what" in said:
-                    raise GridtfError(f"{said['what']} (on host {host})", why=said["why"], hint=said["hint"])
-                if "folder" in said:
-                    self.folders = (Path(said["folder"]),)
-                    self._system.environ[contract.STAGED] = str(links)
-                    return
-                state.waits = said["waits"]
-            if self._helper.pid is None:
-                raise GridtfError(f"what stages files on host {host} was killed")
-            talk.report(now=bool(lines))
-            talk.listen()
+        """Wait until all is there."""
+        try:
+            prepared = self._stage.prepare()
+        finally:
+            self._view.state.supervisor.kept = self._view.processes.pids(outlive=True)
+        self.folders = prepared.folders
+        prepared.set_in(self._view.system.environ)
 
     def end(self) -> None:
-        """Have removed what no other job uses. No task runs any more."""
-        pid, supervisor = self._helper.pid, self._state.supervisor
-        self._helper.forget()
-        deadline = self._system.monotonic() + _END_LIMIT
-        while pid in self._system.children() and self._system.monotonic() < deadline:
-            supervisor.collect()
-            self._talk.keep_telling()
-            self._system.sleep(0.02)
+        """Have removed what no other job uses."""
+        self._stage.end()
+        supervisor = self._view.state.supervisor
         supervisor.kept = ()
-        supervisor.tear_down(0.0, self._talk.keep_telling)
-
-    def _keep(self, links: Path, agent: socket.socket) -> None:
-        """In the process: make all, and hold it as long as the agent lives."""
-        from gridtf.host import staging
-
-        processes.keep_only([agent.fileno()])
-
-        def say(record: Record) -> None:
-            agent.sendall(json.dumps(record).encode() + b"\n")
-
-        held, folder = [], self._folder()
-        staging.clean(folder)
-        try:
-            for path in self._plan.spec.stage:
-                name, archive = staged_name(path)
-                about = {"archive": archive, "say": lambda text: say({"waits": text})}
-                place, descriptor = staging.held(Path(path), name, folder, **about)  # type: ignore[arg-type]
-                held.append(descriptor)
-                (links / name).symlink_to(place)
-            say({"folder": str(folder)})
-            agent.recv(1)  # nothing comes but the end
-        except GridtfError as error:
-            say({"what": error.what, "why": error.why, "hint": error.hint})
-        except OSError as error:
-            say({"what": f"cannot stage files: {error}", "why": "", "hint": ""})
-        finally:
-            for descriptor in held:
-                os.close(descriptor)
-            staging.clean(folder)
-
-    def _folder(self) -> Path:
-        """Where the copies are: beside a TMPDIR of this job alone, where other jobs find them too."""
-        from gridtf.host import staging
-
-        temporary = Path(self._system.environ.get("TMPDIR") or _COMMON)
-        own = self._plan.job_id.partition(".")[0] in re.split(r"[^0-9]+", temporary.name)
-        for parent in dict.fromkeys([*([temporary.parent] if own else []), temporary, Path(_COMMON)]):
-            if local_dir.is_safe(parent) and (folder := staging.folder_of(parent, self._system.host)):
-                return folder
-        assert self._state.local_dir is not None
-        return self._state.local_dir / "copies"
+        supervisor.tear_down(0.0, self._view.conversation.keep_telling)

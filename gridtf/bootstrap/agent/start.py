@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gridtf import __version__, schedulers
+from gridtf import __version__, features, schedulers
 from gridtf.bootstrap.agent import fence, local_dir
-from gridtf.bootstrap.agent.api import AgentView, Starter, Wrapper, starter_of, wrappers_of
+from gridtf.bootstrap.agent.api import AgentView, Feature, Starter, Wrapper, features_of, starter_of, wrappers_of
 from gridtf.bootstrap.agent.exits import NoLauncherError
 from gridtf.bootstrap.agent.membership import Membership
 from gridtf.bootstrap.agent.supervisor import InPlace, Program
@@ -27,7 +27,7 @@ from gridtf.schedulers.api import GpuNeed
 
 if TYPE_CHECKING:
     from gridtf.bootstrap.agent.hostcheck import HostCheck
-    from gridtf.bootstrap.agent.stage import Stage
+    from gridtf.features import Features
     from gridtf.host.gpus import GpuGrant
 
 _GPU_MEMORY = 60.0  # seconds for the driver to free the memory of GPUs that an earlier attempt has used
@@ -40,16 +40,16 @@ class Start:
 
     Args:
         view: This host.
+        its: The features of the job.
 
     Attributes:
         starter: What starts the tasks.
         fence: The fence round the ports of the tasks; None before there is one.
         gpus: The GPUs of this host; none before they are claimed.
-        stage: What holds the files that were staged; None: nothing was.
     """
 
-    def __init__(self, view: AgentView) -> None:
-        self._view, self._plan, self._scheduler = view, view.plan, view.scheduler
+    def __init__(self, view: AgentView, its: Features[Feature]) -> None:
+        self._view, self._features, self._plan, self._scheduler = view, its, view.plan, view.scheduler
         self._state, self._conversation, self._system = view.state, view.conversation, view.system
         self._mine = view.mine
         self._wrappers: Sequence[Wrapper] = ()
@@ -61,7 +61,6 @@ class Start:
         self._in_use: dict[str, int] = {}  # GPU -> MiB of its memory, before the tasks started
         self.fence: fence.Fence | None = None
         self.starter = Starter(view)
-        self.stage: Stage | None = None
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -101,6 +100,9 @@ class Start:
         wanted = fence.wanted(plan.spec.fence, exclusive=self._scheduler.injob.is_exclusive(plan.request))
         self.fence = fence.Fence(wanted, plan.secret, self._system)
         master_port = self._publish(holder, self.fence)
+        self._features.add(found := features_of(self._view, features.TASKS))
+        for one in found:
+            self._conversation.expect(one.hears)
         cluster = self._wait_for_rendezvous(self._host_check(grant))
         holder.release(master_port)  # programs that are not TensorFlow do not share ports
         for task in mine:
@@ -139,18 +141,10 @@ class Start:
         return found
 
     def _prepare(self) -> None:
-        """Stage files, and run the set-up lines of a host."""
-        about = self._state, self._conversation, self._system
-        if self._plan.spec.stage:
-            from gridtf.bootstrap.agent.stage import Stage
-
-            self.stage = Stage(self._plan, *about)
-            self.stage.run()
-            self._view.folders = self.stage.folders
-        if self._plan.spec.host_setup:
-            from gridtf.bootstrap.agent import hostsetup
-
-            hostsetup.run(self._plan, self._scheduler, *about)
+        """Have features prepare this host."""
+        for prepared in self._features.each(lambda one: one.prepare()):
+            self._view.folders = (*self._view.folders, *prepared.folders)
+            prepared.set_in(self._system.environ)
 
     # --- GPUs
 
@@ -162,12 +156,10 @@ class Start:
 
     def _wait_for_gpus(self, why: str, seconds: float) -> None:
         if why != self._state.waits:
-            self._state.waits = why
             self._state.log(why)
-            self._conversation.report(now=True)
-        for _ in self._conversation.waiting(seconds):
-            self._conversation.report()
-            self._conversation.listen()
+            self._view.waits_for(why)
+        for _ in self._view.listening(seconds):
+            pass
 
     def _look_at_gpu_memory(self, grant: GpuGrant) -> dict[str, int]:
         """GPU -> MiB in use. After an attempt, the driver may take a while to free what its processes had."""
@@ -248,7 +240,8 @@ class Start:
     def _wait_for_rendezvous(self, check: HostCheck | None) -> Rendezvous:
         limit = self._plan.spec.start_timeout + _RENDEZVOUS_MARGIN
         spec = self._plan.spec
-        if spec.check != "off" or spec.prepares_hosts:  # another host may take longer, which only the launcher sees
+        # another host may take longer, which only the launcher sees
+        if spec.check != "off" or features.take_time(spec):
             limit = float("inf")
         for _ in self._conversation.waiting(limit):
             self._conversation.listen()

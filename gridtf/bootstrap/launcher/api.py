@@ -1,16 +1,19 @@
-"""What starts the tasks of an attempt, in its launcher: fork, and what those in gridtf/starters extend."""
+"""What starters and features see of an attempt in its launcher, and do there; they extend these classes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from gridtf import starters
+from gridtf import features, starters
 from gridtf.values import Fields
 
 if TYPE_CHECKING:
     from gridtf.bootstrap.judge.evidence import Evidence
+    from gridtf.bootstrap.judge.outcome import Outcome
+    from gridtf.bootstrap.judge.verdict import Verdict
     from gridtf.bootstrap.launcher.hosts import HostMonitor
+    from gridtf.bootstrap.launcher.reporter import Reporter
     from gridtf.bootstrap.plan.launchedjob import LaunchedJob
     from gridtf.bootstrap.plan.placement import PlacedTask
     from gridtf.run.recordtypes import Kind
@@ -18,19 +21,27 @@ if TYPE_CHECKING:
 
 
 class LauncherView(Fields):
-    """An attempt, as its starter sees it.
+    """An attempt, as its starter and its features see it.
 
     Attributes:
         job: The job.
         attempt: The attempt.
         hosts: Its hosts, and what they have reported.
+        reporter: What users are told.
         tasks: Its tasks; none before they are placed.
+        now: What has become of the tasks that run; None while none does.
+        processes: Those of features.
     """
 
     job: LaunchedJob
     attempt: Attempt
     hosts: HostMonitor
+    reporter: Reporter
     tasks: Sequence[PlacedTask] = ()
+    now: Outcome | None = None
+
+    def __post_init__(self) -> None:
+        self.processes = features.Processes()
 
 
 class Starter:
@@ -78,8 +89,57 @@ class Starter:
         yield from ()
 
 
+class Feature(features.Feature):
+    """What a feature does in the launcher of an attempt.
+
+    Args:
+        view: The attempt.
+        before: The same feature of the attempt before; None: there is none.
+
+    Attributes:
+        asks: What the file of a user's request begins with -> its form, as in recordtypes.
+    """
+
+    asks: ClassVar[Mapping[str, Kind]] = {}
+
+    def __init__(self, view: LauncherView, before: Feature | None) -> None:
+        self.view = view
+
+    def heard(self, host: str, content: Record) -> None:
+        """Take a message of an agent."""
+
+    def refused(self, request: Record) -> bool:
+        """Whether a request is refused, and answered so; by another process than the launcher. May wait."""
+        return False
+
+    def asked(self, request: Record) -> None:
+        """Take the request of a user."""
+
+    def look(self) -> None:
+        """Look what is new; from the start of the agents to the last, also while the tasks are ended."""
+
+    def status(self) -> str:
+        """What users should know while tasks run, in a clause; may be empty."""
+        return ""
+
+    def concluded(self, end: Verdict) -> None:
+        """The attempt has ended, and its verdict is written. May wait; called again where another verdict follows."""
+
+
 def starter_of(view: LauncherView) -> Starter:
     """What starts the tasks of an attempt."""
     module = starters.of_launcher(view.job.request.mpi)
     made: Starter = (module.Starter if module else Starter)(view)
     return made
+
+
+def features_of(view: LauncherView, when: str, before: Iterable[Feature]) -> list[Feature]:
+    """Its features, in their order.
+
+    Args:
+        when: Of which moment, as in features.
+        before: Those of the attempt before.
+    """
+    known = {type(one): one for one in before}
+    modules = features.of_launcher(view.job.spec, when, len(view.hosts.hosts))
+    return [module.Feature(view, known.get(module.Feature)) for module in modules]

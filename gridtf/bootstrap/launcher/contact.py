@@ -14,7 +14,8 @@ from gridtf.bootstrap.wire.stream import Listener
 from gridtf.host import processes
 
 if TYPE_CHECKING:
-    from gridtf.bootstrap.launcher.trackers import Trackers
+    from gridtf.bootstrap.launcher.api import Feature
+    from gridtf.features import Features
 
 _LONGEST_PAUSE = 2.0  # seconds; news from hosts, ends of processes and signals end a pause at once
 
@@ -37,7 +38,7 @@ class Contact:
         reporter: What users are told.
         listener: The streams to the agents.
         hosts: The hosts of the attempt.
-        trackers: Runs the commands of the job's events; None: it has none.
+        features: Those of the job.
 
     Attributes:
         longest: The longest pause, in seconds: short enough to tell a launcher that was stopped from one that waits.
@@ -50,10 +51,10 @@ class Contact:
         reporter: Reporter,
         listener: Listener,
         hosts: HostMonitor,
-        trackers: Trackers | None = None,
+        features: Features[Feature],
     ) -> None:
         self._system, self._reporter, self._listener, self._hosts = job.system, reporter, listener, hosts
-        self.trackers = trackers
+        self._features = features
         self._limit = job.spec.heartbeat_timeout
         self._warnings = job.scheduler.injob.last_warnings
         self.longest = min(_LONGEST_PAUSE, self._limit / 8)
@@ -94,8 +95,7 @@ class Contact:
             self._beat = now
             self._listener.alive()
         self._reporter.record()
-        if self.trackers is not None:
-            self.trackers.look(self._reporter)
+        self._features.tell(lambda one: one.look())
 
     def request_checkpoint(self) -> None:
         """Request a checkpoint on all hosts."""

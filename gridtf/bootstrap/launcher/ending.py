@@ -30,12 +30,12 @@ from gridtf.bootstrap.judge.evidence import (
     joined,
 )
 from gridtf.bootstrap.judge.verdict import Verdict
-from gridtf.bootstrap.launcher.api import LauncherView, Starter
+from gridtf.bootstrap.launcher.api import Feature, LauncherView, Starter
 from gridtf.bootstrap.launcher.contact import Contact, TerminatedBySignal
 from gridtf.bootstrap.launcher.hosts import AgentEndedError, LauncherSilentError
-from gridtf.bootstrap.launcher.reporter import Reporter
 from gridtf.bootstrap.wire import messages
 from gridtf.errors import GridtfError, HostLostError, OutOfMemoryError, TerminatedError
+from gridtf.features import Features
 from gridtf.host.processes import signal_name
 from gridtf.run import recordtypes
 from gridtf.run.rundir import RunDir, read_record, run_dirs_of
@@ -62,9 +62,9 @@ class Ending:
 
     Args:
         view: The attempt.
-        reporter: What users are told.
         contact: The signs of life for the agents meanwhile.
         starter: What has started its tasks.
+        features: Those of the job.
 
     Attributes:
         known: What was noticed before the start, and is told with an end.
@@ -73,9 +73,9 @@ class Ending:
         orphaned: Why the scheduler cannot learn of the job's end any more; empty where it can.
     """
 
-    def __init__(self, view: LauncherView, reporter: Reporter, contact: Contact, starter: Starter) -> None:
-        self._view, self._reporter, self._contact, self._starter = view, reporter, contact, starter
-        self._job, self._hosts = view.job, view.hosts
+    def __init__(self, view: LauncherView, contact: Contact, starter: Starter, features: Features[Feature]) -> None:
+        self._view, self._contact, self._starter, self._features = view, contact, starter, features
+        self._job, self._hosts, self._reporter = view.job, view.hosts, view.reporter
         self._system, self._injob = view.job.system, view.job.scheduler.injob
         self._parent = Parent(self._system.parent(), self._system.name(self._system.parent()))
         self._begun = float("inf")  # when the tear-down began, in seconds since the epoch
@@ -89,7 +89,7 @@ class Ending:
         Args:
             end: What has ended it.
         """
-        self.final = end.final
+        self.final, self._features.ending = end.final, True
         self._begun = self._system.time()
         self._hear_of_starter()
         self._hosts.listener.send_all(messages.STOP, {"state": end.state})  # before logs are read: they may hang
@@ -145,7 +145,7 @@ class Ending:
 
         # Processes that a killed agent has left behind on this host are children of this process now.
         supervisor = Supervisor([], self._system)
-        supervisor.kept = self._contact.trackers.pids if self._contact.trackers else ()
+        supervisor.kept = self._view.processes.pids(outlive=True)
         survivors = supervisor.tear_down(grace, self._contact.tell_alive)
         if survivors:
             self._system.log(f"processes survived SIGKILL: {survivors}")
@@ -334,6 +334,7 @@ class Ending:
             yield from averaged.notes(tasks, reports.tasks)
             yield from ownfolders.notes(tasks, reports.tasks)
         yield from self._starter.known(found)
+        yield Evidence(BESIDE, self._features.failures())
         yield Evidence(BESIDE, reports.leftovers())
         if self.orphaned:
             freed = f"{self.orphaned}, so gridtf cancels the job; otherwise it would keep its hosts"

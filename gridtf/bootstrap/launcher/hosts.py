@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from gridtf.bootstrap.judge import agentslog, verdict
@@ -69,7 +69,7 @@ class HostMonitor(Fields):
     def __post_init__(self) -> None:
         self.reports = Reports(self.system)
         self._watches: dict[str, Watch] = {}
-        self.heard: Mapping[str, Callable[[str, Record], None]] = {}
+        self.heard: dict[str, Callable[[str, Record], None]] = {}
 
     @property
     def met(self) -> bool:

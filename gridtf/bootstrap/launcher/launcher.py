@@ -11,13 +11,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gridtf import wrappers
+from gridtf import features, wrappers
 from gridtf.bootstrap.judge.evidence import BESIDE, EXPLAINS, NOTE, OF_TASKS, STOP, WELL, Evidence
 from gridtf.bootstrap.judge.verdict import Verdict, noted
-from gridtf.bootstrap.launcher.api import LauncherView, starter_of
+from gridtf.bootstrap.launcher.api import Feature, LauncherView, features_of, starter_of
 from gridtf.bootstrap.launcher.contact import Contact, TerminatedBySignal
 from gridtf.bootstrap.launcher.ending import AGENT_MARGIN, Ending
 from gridtf.bootstrap.launcher.hosts import HostMonitor
@@ -28,12 +29,13 @@ from gridtf.bootstrap.wire import messages
 from gridtf.bootstrap.wire.recorder import Recorder
 from gridtf.bootstrap.wire.stream import Listener
 from gridtf.errors import BadHostError, CleanedUpError, GridtfError, PlacementError, RendezvousError, RunDirError
+from gridtf.features import Features
 from gridtf.host import processes
 from gridtf.host.interpreter import isolated
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run import recordtypes
 from gridtf.run.following import CONDITIONS, WAITING
-from gridtf.run.rundir import Attempt, make_folder, may_pass, read_record, write_record
+from gridtf.run.rundir import Attempt, Record, make_folder, may_pass, read_record, write_record
 from gridtf.schedulers.api import LOOPBACK, AgentCall, Allocation
 from gridtf.states import JobState
 from gridtf.text import counted, some
@@ -42,7 +44,6 @@ from gridtf.values import Fields
 if TYPE_CHECKING:
     from gridtf.bootstrap.judge.attempts import Failure, Following
     from gridtf.bootstrap.judge.progress import Progress
-    from gridtf.bootstrap.launcher.trackers import Trackers
     from gridtf.bootstrap.launcher.watch import Watch
     from gridtf.bootstrap.plan.rendezvous import AttemptPlan, Rendezvous
     from gridtf.host.gpus import GpuGrant
@@ -62,12 +63,7 @@ def launch(job: LaunchedJob) -> int:
     """
     processes.block_signals(spared=(signal.SIGHUP, signal.SIGINT))  # nohup and background jobs ignore these on purpose
     processes.become_subreaper()
-    trackers = None
-    if job.spec.on:
-        from gridtf.bootstrap.launcher.trackers import Trackers
-
-        trackers = Trackers(job, job.spec.on)
-    return supervise(Launcher(job, trackers=trackers))
+    return supervise(Launcher(job))
 
 
 def supervise(attempt: Launcher) -> int:
@@ -101,7 +97,7 @@ class Launcher(Fields):
         recorder_of: Makes what writes its records.
         following: How this attempt follows another one; None: it is the first one.
         allocation: The allocation of the job; None before it is known.
-        trackers: Runs the commands of the job's events; None: it has none.
+        before: The features of that one.
     """
 
     job: LaunchedJob
@@ -109,7 +105,7 @@ class Launcher(Fields):
     recorder_of: Callable[[System], Recorder] = Recorder
     following: Following | None = None
     allocation: Allocation | None = None
-    trackers: Trackers | None = None
+    before: Sequence[Feature] = ()
 
     def __post_init__(self) -> None:
         job, system = self.job, self.job.system
@@ -122,17 +118,21 @@ class Launcher(Fields):
         self.hosts = HostMonitor(self.attempt, self.listener, job.spec.heartbeat_timeout, self._pause, system)
         first = self.following.why if self.following else "learning the allocation"
         self.reporter = Reporter(job, self.attempt, self.nonce, self.recorder, self.hosts, first)
-        self.contact = Contact(job, self.reporter, self.listener, self.hosts, self.trackers)
-        self.view = LauncherView(job, self.attempt, self.hosts)
+        self.features = Features[Feature](system.log, TerminatedBySignal)
+        self.contact = Contact(job, self.reporter, self.listener, self.hosts, self.features)
+        self.view = LauncherView(job, self.attempt, self.hosts, self.reporter)
         self.starter = starter_of(self.view)
         self.listener.kinds.update(self.starter.hears)
-        self.hosts.heard = dict.fromkeys(self.starter.hears, self.starter.heard)
-        self.ending = Ending(self.view, self.reporter, self.contact, self.starter)
+        self.hosts.heard.update(dict.fromkeys(self.starter.hears, self.starter.heard))
+        self.ending = Ending(self.view, self.contact, self.starter, self.features)
         self._watch: Watch | None = None
+        self._loaded: set[str] = set()  # moments whose features are there
         self._bad: tuple[str, ...] = ()  # hosts that spare ones replace
         self._told = False  # the verdict, to the log and the events
         self._others: tuple[str, ...] = ()  # the jobs that this one waits for, before its scheduler starts it again
         self._history = self.following.history if self.following else None  # None before the allocation is known
+        if self.before:  # their processes may still run
+            self._load_features()
 
     def execute(self) -> Verdict:
         """Run the attempt to its end, with no process left.
@@ -195,7 +195,8 @@ class Launcher(Fields):
         told = attempts.followed(end, number)
         self._tell(told)  # those who follow the job show what they find from its folder on as the next attempt's
         try:
-            following = self._patiently(self.replace, following=again, allocation=self.allocation)
+            seen = {"following": again, "allocation": self.allocation, "before": [*self.features]}
+            following = self._patiently(self.replace, **seen)
         except GridtfError as error:
             self._told = False
             return noted(end, Evidence(BESIDE, f"not restarted, since {error.what}")), None
@@ -233,8 +234,6 @@ class Launcher(Fields):
         Returns:
             The exit code of the job script.
         """
-        if self.trackers is not None:
-            self.trackers.ended(end, self.reporter)
         if not self._told:
             self._tell(end)  # whoever has waited for the verdict finds the events
         try:
@@ -255,9 +254,9 @@ class Launcher(Fields):
         return end.exit_code
 
     def _finish(self, end: Verdict) -> None:
-        """Have the commands of the job's events run before this process ends."""
-        if self.trackers is not None and not end.next:
-            self.trackers.finish(end, self.reporter)
+        """Tell features the verdict."""
+        self._load_features()  # it may have ended early
+        self.features.tell(lambda one: one.concluded(end), also_off=True)
 
     def _write(self, end: Verdict) -> None:
         self.attempt.write_verdict(end.record(self.nonce, self.reporter.started, self.job.system.time()))
@@ -326,8 +325,6 @@ class Launcher(Fields):
         self._start_agents(allocation)
         plan = self._place(allocation)
         self.view.tasks = plan.tasks
-        if self.trackers is not None:
-            self.trackers.begin(plan.tasks)
         self.job.system.collect_garbage()  # all modules are loaded; an agent that was forked turns it on itself
         for host in self.hosts.hosts:
             self.listener.send(host, messages.PLAN, plan.of_host(host).to_record())
@@ -343,7 +340,8 @@ class Launcher(Fields):
         self.reporter.report("running", started)
         from gridtf.bootstrap.launcher.watch import Watch
 
-        self._watch = Watch(self.view, self.reporter, self.contact, self.starter, (started, *notes))
+        self._load_features(features.TASKS)
+        self._watch = Watch(self.view, self.contact, self.starter, self.features, (started, *notes))
         self.hosts.listen()
         _preload()
         return self._watch.until_the_end()
@@ -434,7 +432,22 @@ class Launcher(Fields):
         call = agent_call(self.attempt, self.nonce, job.spec, self.listener, restarted=self.following is not None)
         self.hosts.agents = job.scheduler.injob.start_agents(allocation, call, job.system.environ)
         self.hosts.hosts = hosts
+        self._load_features()
         self.contact.tell_agents()
+
+    def _load_features(self, when: str = features.START) -> None:
+        """Import the features of a moment that the job wants, once."""
+        if when in self._loaded:
+            return
+        self._loaded.add(when)
+        found = features_of(self.view, when, self.before)
+        self.features.add(found)
+        for one in found:
+            self.listener.kinds.update(one.hears)
+            self.hosts.heard.update(dict.fromkeys(one.hears, partial(self._hear, one)))
+
+    def _hear(self, one: Feature, host: str, content: Record) -> None:
+        self.features.call(one, lambda: one.heard(host, content))
 
     def _open(self, allocation: Allocation) -> None:
         """Write where agents find the launcher, and the secret by which both sides know each other."""
@@ -532,7 +545,7 @@ class Launcher(Fields):
             if not missing:
                 return
             self.hosts.check()
-            if plan.spec.prepares_hosts and told != self.hosts.reports.waits:  # there is progress
+            if features.take_time(plan.spec) and told != self.hosts.reports.waits:  # there is progress
                 begin, checked, told = self.job.system.monotonic(), 0.0, self.hosts.reports.waits.copy()
             waited = self.job.system.monotonic() - begin
             if waited > plan.spec.start_timeout:

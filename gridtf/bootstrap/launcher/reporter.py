@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from time import localtime, strftime
 
 from gridtf.bootstrap.launcher.hosts import HostMonitor
@@ -32,8 +31,6 @@ class Reporter:
         ends: When the walltime ends, in seconds since the epoch; None where that is not known.
         checkpoint: Whether a checkpoint was requested.
         unrecorded: That records could not be written, and since when; empty while all is well.
-        remark: What a hook of the job has failed to do last; empty while all is well.
-        slow: The task that the others wait for, as in the launcher's record; empty where none is known.
     """
 
     def __init__(
@@ -45,24 +42,14 @@ class Reporter:
         walltime = job.request.walltime
         self.ends = self.started - self._system.age() + walltime if walltime else None
         self.checkpoint = False
-        self.unrecorded = self.remark = ""
-        self.slow: Record = {}
+        self.unrecorded = ""
+        self._shown: dict[str, Record] = {}  # what features have in the launcher's record
         self.journal = Journal(attempt, nonce, recorder, self._system)
         self._identity = self._system.identity()
         self._longest = min(_REWRITTEN, job.spec.heartbeat_timeout)
         self._phase, self._detail = "allocating", detail
         self._written: Record = {}  # the launcher's record that was last written, without its time
         self._recorded = self._summarized = float("-inf")  # when these two records were last written
-
-    @property
-    def hosts(self) -> Sequence[str]:
-        """The hosts of the attempt."""
-        return self._hosts.hosts
-
-    @property
-    def tasks(self) -> Mapping[str, Record]:
-        """Task name -> what its host has reported of it."""
-        return self._hosts.reports.tasks
 
     def report(self, phase: str, detail: str) -> None:
         """Report what the launcher does.
@@ -75,6 +62,10 @@ class Reporter:
             self.journal.hurry()  # those who follow the job are told first what has led to it
         self._phase, self._detail = phase, detail
         self.record()
+
+    def show(self, name: str, about: Record) -> None:
+        """Have an entry of this name in the launcher's record; an empty one goes."""
+        self._shown = {name: entry for name, entry in {**self._shown, name: about}.items() if entry}
 
     def waiting(self, why: str) -> None:
         """Report what the allocation waits for, in the log once."""
@@ -116,7 +107,7 @@ class Reporter:
         self._note_news()
         self.journal.look()
         record = {"phase": self._phase, "detail": self._detail, **self._flags()}
-        record |= {"slow": self.slow} if self.slow else {}
+        record |= self._shown
         if record != self._written or now - self._recorded >= self._longest:
             self._written, self._recorded = record, now
             ends = {} if self.ends is None else {"ends": self.ends}

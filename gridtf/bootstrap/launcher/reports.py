@@ -10,6 +10,7 @@ from gridtf.bootstrap.wire import messages
 from gridtf.run.rundir import Record
 from gridtf.text import some
 
+SAMPLES = 6  # of each host that are kept
 _SKEW = 0.2  # seconds by which clocks of hosts may differ without being corrected: more than a message takes
 
 
@@ -31,7 +32,6 @@ class Reports:
         sampled: Samples, and when logs have grown, until the owner takes them: messages of the kind SAMPLE.
         stacks: Host -> its answer to the last request for stacks.
         checked: Host -> what it has measured last; ``late``: seconds that its clock is behind, and the message's way.
-        commands: Commands that run beside tasks, by their ids -> what their events have of them, and the requests.
         gone: Host -> why its agent has ended by itself.
         over: The hosts where no process of the job is left.
         samples: Host -> its newest samples, oldest first.
@@ -47,7 +47,6 @@ class Reports:
         self.changed = self.progressed = False
         self.stacks: dict[str, Record] = {}
         self.checked: dict[str, Record] = {}
-        self.commands: dict[str, tuple[Record, Record]] = {}
         self.happened: list[Record] = []
         self.sampled: list[Record] = []
         self.gone: dict[str, Record] = {}
@@ -73,10 +72,6 @@ class Reports:
             self._note(host, content)
         elif kind == messages.STACKS:
             self.stacks[host] = content
-        elif kind == messages.EXEC:
-            for name in self.commands.keys() & content.keys():
-                about, _ = self.commands.pop(name)
-                self.happened.append({"time": self._system.time(), "event": "exec ended", **about, **content[name]})
         elif kind == messages.CHECKED:
             self.checked[host] = {**content, "late": self._system.time() - content["time"]}
         elif kind == messages.SAMPLE:
@@ -144,9 +139,7 @@ class Reports:
             logs = {task: [[time + skew, size] for time, size in points] for task, points in logs.items()}
             content = {"logs": logs, **({"sample": {**sample, "time": sample["time"] + skew}} if sample else {})}
         if "sample" in content:
-            from gridtf.bootstrap.judge.straggler import WINDOW  # with statistics, which agents start without
-
-            self.samples.setdefault(host, deque(maxlen=WINDOW)).append(content["sample"])
+            self.samples.setdefault(host, deque(maxlen=SAMPLES)).append(content["sample"])
         self.sampled.append(content)
         self.progressed = True
 

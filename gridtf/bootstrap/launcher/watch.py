@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from time import localtime, strftime
 
@@ -10,21 +9,16 @@ from gridtf.bootstrap.judge import evidence, outcome, ownfolders, together
 from gridtf.bootstrap.judge.evidence import AGENTS, STOP, TASK, TRAINED, Evidence, joined
 from gridtf.bootstrap.judge.outcome import Outcome
 from gridtf.bootstrap.launcher import stalls
-from gridtf.bootstrap.launcher.api import LauncherView, Starter
+from gridtf.bootstrap.launcher.api import Feature, LauncherView, Starter
 from gridtf.bootstrap.launcher.contact import Contact
 from gridtf.bootstrap.launcher.endofjob import EndOfJob
-from gridtf.bootstrap.launcher.reporter import Reporter
-from gridtf.bootstrap.launcher.requests import Requests
-from gridtf.bootstrap.launcher.stragglers import Stragglers
+from gridtf.bootstrap.launcher.requests import STACKS, Requests
 from gridtf.bootstrap.plan import environment
 from gridtf.bootstrap.system import System
-from gridtf.bootstrap.wire import messages
+from gridtf.features import Features
 from gridtf.jobspec.tasktypes import DATA_WORKER
 from gridtf.run.rundir import Record, listdir
 from gridtf.text import some
-from gridtf.values import as_dict
-
-_LONGEST_COMMAND = 1000  # characters of a user's command in the events
 
 
 class Watch:
@@ -32,9 +26,9 @@ class Watch:
 
     Args:
         view: The attempt, with its tasks.
-        reporter: What users are told.
         contact: Pauses, and requests for checkpoints.
         starter: What has started the tasks.
+        features: Those of the job.
         started: What runs, for the status; and what is not as it should be from the start on.
 
     Attributes:
@@ -44,11 +38,12 @@ class Watch:
     def __init__(
         self,
         view: LauncherView,
-        reporter: Reporter,
         contact: Contact,
         starter: Starter,
+        features: Features[Feature],
         started: tuple[str, ...],
     ) -> None:
+        self._view, self._features, reporter = view, features, view.reporter
         self._job, self._tasks, self._hosts = job, tasks, hosts = view.job, view.tasks, view.hosts
         self._reporter, self._contact, self._starter, self._started = reporter, contact, starter, started
         spec, system = job.spec, job.system
@@ -57,8 +52,7 @@ class Watch:
         self._evaluators = TimeLimit(spec.evaluator_wait, system)
         self._end_of_job = EndOfJob(spec, job.request, job.scheduler, system)
         self.stalls = stalls.Stalls(job, tasks, hosts, reporter.nonce, reporter.recorder)
-        self._stragglers = Stragglers(job, tasks)
-        self._requests = Requests(hosts.attempt, reporter.nonce, system)
+        self._requests = Requests(hosts.attempt, reporter.nonce, system, [*features])
         self._begun = system.monotonic()
         self._stalled = ""  # that the tasks do nothing, and where they are
         self._awaiting = 0.0  # since when all tasks have ended, and what has started them may say why
@@ -66,7 +60,7 @@ class Watch:
         self._places = ""  # what is to be known of the places of the tasks
         self._separate: str | None = None  # that the tasks train separately; None: not looked at since the last news
         self._warned = False  # of that
-        self._now = Outcome(False)
+        self._now = self._view.now = Outcome(False)
         self._apart: Evidence | None = None  # that they are none, which ends the attempt
 
     def until_the_end(self) -> Evidence:
@@ -96,7 +90,6 @@ class Watch:
                 self._policy = "chief"  # from now on its success is the job's
                 continue
             self._look_for_stall(waits=bool(self._now.ended or self._now.awaited))
-            self._look_for_straggler()
             if (end := evidence.first(evidence.RUNNING, asked)) is not None:
                 return end
             self._report()
@@ -106,6 +99,7 @@ class Watch:
     def _look_at_tasks(self) -> None:
         records = self._hosts.reports.tasks
         self._now = outcome.decide(self._tasks, records, self._policy, leader=self._job.spec.leader)
+        self._view.now = self._now
         self._separate = None
         self._look_for_own_folders()
         self._places, self._apart = self._starter.status(), self._starter.stop()
@@ -141,6 +135,7 @@ class Watch:
 
     def end(self) -> None:
         """End the processes that look for requests of users, and ask for the end of the job."""
+        self._view.now = None
         self._requests.end()
         self._end_of_job.close()
 
@@ -158,9 +153,8 @@ class Watch:
         waiting = f"{how}, waiting for {some(now.awaited)}{limit}" if now.awaited else ""
         waiting = self._places or waiting
         started, *notes = self._started
-        slow = self._reporter.slow.get("text")
-        about = (self._stalled, slow, started, waiting, self._separate, self._own_folder, *notes)
-        about = (*about, self._reporter.unrecorded, self._reporter.remark)
+        wrong = self._stalled, *self._features.each(lambda one: one.status()), self._features.failures()
+        about = (*wrong, started, waiting, self._separate, self._own_folder, *notes, self._reporter.unrecorded)
         self._reporter.report("running", joined(each or "" for each in about))
 
     def _look_at_walltime(self) -> None:
@@ -170,24 +164,14 @@ class Watch:
             self._reporter.ends = self._end_of_job.end
 
     def _look_for_requests(self) -> None:
-        for request in self._requests.look():
-            if "command" in request:
-                self._start_beside(request)
-            else:
+        for asks, request in self._requests.look():
+            if asks == STACKS:
                 self.stalls.ask(request["id"])
+            else:
+                self._pass_on(asks, request)
 
-    def _start_beside(self, request: Record) -> None:
-        """Pass the request for a command beside a task on to the task's host, which answers it."""
-        from gridtf.secrets import Masker  # few jobs need it
-
-        host = next((task.host for task in self._tasks if task.name == request["task"]), None)
-        if host is not None:
-            commands, text = self._hosts.reports.commands, shlex.join(Masker().words(request["command"]))
-            about = {"task": request["task"], "host": host, "user": request["user"], "text": text[:_LONGEST_COMMAND]}
-            commands[request["id"]] = about, request
-            self._reporter.note("exec", **about)
-            orders = {name: order for name, (where, order) in commands.items() if where["host"] == host}
-            self._hosts.listener.send(host, messages.EXEC, orders)
+    def _pass_on(self, asks: str, request: Record) -> None:
+        self._features.tell(lambda one: one.asked(request) if asks in one.asks else None)
 
     def _look_for_stall(self, *, waits: bool) -> None:
         before, self._stalled = self._stalled, self.stalls.look(waits=waits)
@@ -195,16 +179,6 @@ class Watch:
             self._reporter.note("stalled", text=self._stalled)
         elif before and not self._stalled:
             self._reporter.note("going on")
-
-    def _look_for_straggler(self) -> None:
-        before = self._stragglers.named
-        if self._stragglers.look(self._hosts.reports):
-            named = self._stragglers.named
-            self._reporter.slow = as_dict(named) if named else {}
-            if about := named or before:
-                text = {"text": about.text} if named else {}
-                where = {"task": about.task, "host": about.host, "what": about.what}
-                self._reporter.note("slow" if named else "in step", **where, **text)
 
     def _distributed(self) -> bool:
         """Whether a dataset was given to the data workers; True without data workers."""

@@ -40,7 +40,6 @@ STACKS = "stacks"  # the answer to DUMP
 CHECKED = "checked"  # the answer to CHECK
 SAMPLE = "sample"  # what the host and its tasks use, and when logs have grown
 # From both:
-EXEC = "exec"  # commands to run beside tasks, for gridtf exec, and how those have ended: all of a host's
 ERROR = "error"  # among ranks of gridtf_join: why this one cannot join
 ALIVE = "alive"  # nothing has changed
 
@@ -62,7 +61,6 @@ FROM_LAUNCHER: Mapping[str, Any] = MappingProxyType(
         ENVIRONMENT: recordtypes.Environment,
         PLAN: recordtypes.Plan,
         RENDEZVOUS: recordtypes.Rendezvous,
-        EXEC: {str: recordtypes.ExecRequest},
         LAUNCHER: _Launcher,
         STOP: recordtypes.Stop,
         DUMP: {"id": recordtypes.Hex},
@@ -76,7 +74,6 @@ FROM_AGENT: Mapping[str, Any] = MappingProxyType(
         HELLO: _Hello,
         HOST: recordtypes.HostRecord,
         STATE: recordtypes.HostState,
-        EXEC: {str: {"exit": (range(256), None)}},
         GONE: recordtypes.Gone,
         STACKS: {"id": recordtypes.Hex, "tasks": {str: recordtypes.Shown}},
         CHECKED: recordtypes.Checked,
@@ -138,7 +135,7 @@ def decoded(message: bytes, kinds: Mapping[str, Any]) -> tuple[str, Record]:
 
     Args:
         message: As take returned it.
-        kinds: FROM_LAUNCHER or FROM_AGENT, with those of what starts the tasks: kind -> the form of its content.
+        kinds: FROM_LAUNCHER or FROM_AGENT, with those of starters and features: kind -> the form of its content.
 
     Returns:
         Its kind and content.

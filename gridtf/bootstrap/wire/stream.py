@@ -144,7 +144,7 @@ class Listener:
 
     Attributes:
         port: The TCP port that agents connect to.
-        kinds: The messages that may come: kind -> the form of its content. What starts the tasks adds its own.
+        kinds: The messages that may come: kind -> the form of its content. Starters and features add theirs.
         expected: How many agents may connect at the same moment.
         connected: The hosts whose agent is connected.
         lost: Host -> since when its connection is broken, by the monotonic clock.

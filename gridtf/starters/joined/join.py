@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from gridtf import schedulers
+from gridtf import features, schedulers
 from gridtf.bootstrap.agent.fence import Fence
 from gridtf.bootstrap.agent.guard import HOSTS, OFF
 from gridtf.bootstrap.plan import addresses, environment, rendezvous
@@ -102,7 +102,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     system = System(dict(environ))
     identity = _identity(scheduler, environ)
     job_id = environ.get("GRIDTF_JOB_ID") or (identity.job_id if identity else member.step)
-    if member.rank == 0 and (spec.on or spec.prepares_hosts or spec.check != "off"):
+    if member.rank == 0 and (spec.on or features.take_time(spec) or spec.check != "off"):
         system.log("on, check, host_setup and stage are for jobs with a launcher: gridtf_join runs none of them")
     grant, holder = GpuGrant(()), PortHolder()
     # a guard would need an agent

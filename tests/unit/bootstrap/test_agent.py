@@ -18,10 +18,13 @@ import pytest
 from gridtf import contract
 from gridtf.bootstrap.agent import local_dir
 from gridtf.bootstrap.agent.agent import Agent
+from gridtf.bootstrap.agent.api import Prepared
 from gridtf.bootstrap.agent.exits import BROKEN, LEFTOVERS, NO_LAUNCHER, NO_RUN_DIR, NO_WRITE, ORPHANED
 from gridtf.bootstrap.plan import rendezvous
 from gridtf.bootstrap.wire import messages
 from gridtf.errors import PlacementError
+from gridtf.features import hostsetup, stage
+from gridtf.features.exec import agent as exec_agent
 from gridtf.host.gpus import GpuGrant
 from gridtf.jobspec.request import Request
 from gridtf.run.rundir import Record, cannot, read_record, write_record
@@ -911,3 +914,37 @@ def test_files_of_others_are_not_left_behind_by_a_job_that_ends_before_its_tasks
         assert host.stop(8).main() == 0
     assert host.published["ports"]
     assert ("left" in host.record, segment.exists()) == (False, True)
+
+
+def test_bug_of_a_feature_ends_an_agent_whose_job_must_have_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: object) -> Any:
+        raise ValueError("boom")
+
+    monkeypatch.setattr(stage.Feature, "prepare", fails)
+    monkeypatch.setattr(exec_agent.Feature, "look", fails)
+    one = OneHost(tmp_path, stage=["/data"]).answer()
+    assert one.agent.main() == BROKEN
+    assert one.record["gone"]["what"] == "gridtf's stage has failed: ValueError: boom"
+    (tmp_path / "other").mkdir()
+    other = OneHost(tmp_path / "other").answer().stop(5.0)
+    assert other.agent.main() == 0
+    assert len([line for line in other.system.logged if "gridtf's exec has failed" in line]) == 1
+
+
+def test_folders_and_variables_that_features_have_prepared_reach_the_next_one_and_the_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def staged(_: object) -> Prepared:
+        return Prepared({"STAGED_BY": "first", "PATH": None}, (Path("/copies"),))
+
+    def set_up(feature: hostsetup.Feature) -> Prepared:
+        environ = feature.view.system.environ
+        assert feature.view.folders == (Path("/copies"),)
+        return Prepared({"SEEN": environ["STAGED_BY"], "NO_PATH": str("PATH" not in environ)})
+
+    monkeypatch.setattr(stage.Feature, "prepare", staged)
+    monkeypatch.setattr(hostsetup.Feature, "prepare", set_up)
+    one = OneHost(tmp_path, stage=["/data"], host_setup=["module load cuda"]).answer().stop(5.0)
+    assert one.agent.main() == 0
+    env = one.system.started[one.pids[0]]["env"]
+    assert (env["SEEN"], env["NO_PATH"]) == ("first", "True")

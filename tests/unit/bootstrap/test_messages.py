@@ -30,14 +30,12 @@ RANK: Record = {
     "step_gpus": 1,
     "master_port": 4712,
 }
-BOTH = (messages.ALIVE, messages.ERROR, messages.EXEC)
-ORDER: Record = {"id": HEX[:16], "task": "worker:1", "command": ["bash"], "term": "xterm", "user": "alice"}
+BOTH = (messages.ALIVE, messages.ERROR)
 LAUNCHER_SAYS: dict[str, Record] = {
     messages.CHALLENGE: {"challenge": HEX},
     messages.WELCOME: {"proof": HEX},
     messages.ENVIRONMENT: {"environ": {"PATH": "/bin", "ODD": "a\nb\udcff"}},
     messages.RENDEZVOUS: {"text": '{"worker": ["n1:1"]}', "master_addr": "n1", "master_port": 2, "outside": {}},
-    messages.EXEC: {HEX[:16]: {**ORDER, "certificate": "-----BEGIN"}},
     messages.LAUNCHER: WHO,
     messages.DUMP: {"id": HEX[:16]},
     messages.CHECK: {"number": 2, "order": {"measures": ["pair"], "peer": ["n2", 4711]}},
@@ -48,7 +46,6 @@ LAUNCHER_SAYS: dict[str, Record] = {
 AGENT_SAYS: dict[str, Record] = {
     messages.HELLO: HELLO,
     messages.HOST: {"host": "n1", "address": "n1", "ports": {"worker:0": 4711}, "master_port": 4712},
-    messages.EXEC: {HEX[:16]: {"exit": None}},
     messages.STATE: {"tasks": {"worker:0": {"state": "RUNNING", "exit": None}}, "over": False},
     messages.STACKS: {
         "id": HEX[:16],

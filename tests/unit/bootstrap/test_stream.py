@@ -392,7 +392,7 @@ def test_another_version_of_gridtf_is_refused_with_both_formats(ends: Ends) -> N
         (
             messages.encoded("plan", {}),
             False,
-            "sent a message of kind 'plan', where hello or host or state or exec or gone",
+            "sent a message of kind 'plan', where hello or host or state or gone",
         ),
         (messages.encoded(messages.HELLO, {"host": "\ud800"}), False, "sent a damaged message hello"),
     ],

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from gridtf.bootstrap.agent.session import meet
 from gridtf.errors import GridtfError
+from gridtf.features.exec.session import meet
 from gridtf.host import encrypted
 from gridtf.host.encrypted import EXIT, SIZE, STDIN, STDOUT, Relay
 from tests.support.jobs import until

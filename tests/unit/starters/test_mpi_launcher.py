@@ -10,12 +10,13 @@ import pytest
 from gridtf import schedulers
 from gridtf.bootstrap.launcher.api import LauncherView, starter_of
 from gridtf.bootstrap.launcher.hosts import HostMonitor
+from gridtf.bootstrap.launcher.reporter import Reporter
 from gridtf.bootstrap.plan.launchedjob import LaunchedJob
 from gridtf.bootstrap.wire.messages import MessageError
 from gridtf.run.rundir import Record
 from gridtf.starters.mpi import REMOTE, WORLD, said_by_mpirun
 from tests.support.plans import hosts, task_plan
-from tests.support.streams import FakeListener
+from tests.support.streams import FakeListener, InlineRecorder
 from tests.support.system import FakeSystem
 
 
@@ -29,7 +30,8 @@ class World:
         request = plan.request.replace(mpi=kind)
         job = LaunchedJob(plan.attempt.run, plan.spec, request, schedulers.get("local"), "7", system)
         self.hosts = HostMonitor(plan.attempt, self.listener, 30.0, system.sleep, system, names)
-        self.starter = starter_of(LauncherView(job, plan.attempt, self.hosts, plan.tasks))
+        reporter = Reporter(job, plan.attempt, plan.nonce, InlineRecorder(system), self.hosts, "")
+        self.starter = starter_of(LauncherView(job, plan.attempt, self.hosts, reporter, plan.tasks))
         self.listener.kinds.update(self.starter.hears)
         self.hosts.heard = dict.fromkeys(self.starter.hears, self.starter.heard)
 

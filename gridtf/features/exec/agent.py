@@ -1,45 +1,37 @@
-"""Commands that users run beside the tasks of a host (gridtf exec): the agent starts a process for each of them."""
+"""The agent's half: it starts a process for each command, and tells the launcher how those have ended."""
 
 from __future__ import annotations
 
 import os
 import signal
 import socket
+from collections.abc import Mapping
+from typing import ClassVar
 
-from gridtf.bootstrap.agent.conversation import Conversation
-from gridtf.bootstrap.agent.hoststate import HostState
-from gridtf.bootstrap.plan.rendezvous import AttemptPlan
-from gridtf.bootstrap.system import System
-from gridtf.bootstrap.wire import messages
+from gridtf.bootstrap.agent import api
 from gridtf.bootstrap.wire.helper import Helper
+from gridtf.features.exec import EXEC
 from gridtf.host import processes
+from gridtf.run import recordtypes
+from gridtf.run.recordtypes import Kind
 from gridtf.run.rundir import Record
 from gridtf.states import TaskState
 
 
-class Beside:
-    """Starts them, and tells the launcher how they have ended.
+class Feature(api.Feature):
+    """The commands beside the tasks of a host."""
 
-    Args:
-        plan: The part of the plan for this host.
-        state: The state of this host.
-        conversation: The conversation with the launcher.
-        system: This host.
-    """
+    vital = False
+    hears: ClassVar[Mapping[str, Kind]] = {EXEC: {str: recordtypes.ExecRequest}}
 
-    def __init__(self, plan: AttemptPlan, state: HostState, conversation: Conversation, system: System) -> None:
-        self._plan, self._state, self._conversation, self._system = plan, state, conversation, system
+    def __init__(self, view: api.AgentView) -> None:
+        super().__init__(view)
         self._helpers: dict[str, Helper] = {}
         self._codes: dict[str, int | None] = {}  # of those that have ended: a connection that is made anew repeats all
 
-    @property
-    def pids(self) -> frozenset[int]:
-        """The ids of the processes: a file system may block them for ever."""
-        return frozenset(helper.pid for helper in self._helpers.values() if helper.pid is not None)
-
     def look(self) -> None:
         """Start what was ordered, and tell the launcher what is new."""
-        orders = self._conversation.latest.get(messages.EXEC, {})
+        orders = self.view.conversation.latest.get(EXEC, {})
         self._codes = {name: code for name, code in self._codes.items() if name in orders}
         for name in orders.keys() - self._helpers.keys() - self._codes.keys():
             self._helpers[name] = self._begun(name, orders[name])
@@ -52,18 +44,21 @@ class Beside:
             self._helpers.pop(name).forget()
         self._codes.update(ended)
         if ended:
-            self._conversation.send(messages.EXEC, {name: {"exit": code} for name, code in self._codes.items()})
+            self.view.conversation.send(EXEC, {name: {"exit": code} for name, code in self._codes.items()})
+
+    def end(self) -> None:
+        self.look()
 
     def _begun(self, name: str, order: Record) -> Helper:
         """Start the process of a command."""
-        task = self._state.supervisor.tasks.get(order["task"])
+        plan, state, system = self.view.plan, self.view.state, self.view.system
+        task, host, parent = state.supervisor.tasks.get(order["task"]), state.host, system.pid
         program = task.program if task and task.state == TaskState.RUNNING else None
-        plan, host, parent = self._plan, self._state.host, self._system.pid
-        addresses = [*dict.fromkeys([plan.hosts.get(host, host), host, self._system.host])]
+        addresses = [*dict.fromkeys([plan.hosts.get(host, host), host, system.host])]
         where = {"nonce": plan.nonce, "host": host, "addresses": addresses}
 
         def work(agent: socket.socket) -> None:
-            from gridtf.bootstrap.agent import session
+            from gridtf.features.exec import session
 
             processes.die_with_parent(parent, signal.SIGKILL)
             processes.become_subreaper()
@@ -74,6 +69,6 @@ class Beside:
             if code is not None:
                 os.write(agent.fileno(), str(code).encode())
 
-        helper = Helper(float("inf"), self._system)
+        helper = self.view.processes.own(Helper(float("inf"), system))  # a file system may block it for ever
         helper.start(work)
         return helper

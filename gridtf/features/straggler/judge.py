@@ -10,10 +10,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from gridtf.bootstrap.launcher.reports import SAMPLES
 from gridtf.run.rundir import Record
 from gridtf.values import Value
 
-WINDOW = 6  # samples of each host that are judged
+WINDOW = SAMPLES  # of each host that are judged
 FEWEST_HOSTS = 3  # with two, there is only one that the other differs from
 _AGE = 2.5  # windows' mean intervals by which the newest sample of a host may be older than that of another
 _STEPS, _ALIKE = 3, 2.0  # steps by which tasks may be apart at least, and the ratio of their rates at most

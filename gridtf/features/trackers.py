@@ -12,13 +12,14 @@ import os
 import signal
 import socket
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import localtime, strftime
-from typing import TYPE_CHECKING
 
 from gridtf import contract, files, schedulers
 from gridtf.bootstrap.judge.progress import output_dir
+from gridtf.bootstrap.judge.verdict import Verdict
+from gridtf.bootstrap.launcher import api
 from gridtf.bootstrap.plan.launchedjob import LaunchedJob
 from gridtf.bootstrap.system import System
 from gridtf.bootstrap.wire.helper import Helper
@@ -28,11 +29,6 @@ from gridtf.jobspec.limits import HOOKS
 from gridtf.run import registry
 from gridtf.run.rundir import Record, read_record
 from gridtf.states import JobState
-
-if TYPE_CHECKING:
-    from gridtf.bootstrap.judge.verdict import Verdict
-    from gridtf.bootstrap.launcher.reporter import Reporter
-    from gridtf.bootstrap.plan.placement import PlacedTask
 
 START, FIRST_STEP, FAILURE, END = "start", "first_step", "failure", "end"
 LIMIT = 60.0  # seconds for a command, and for all that are left when the job has ended, unless the site has others
@@ -48,62 +44,70 @@ _READS = 16  # of that many bytes, between two looks at the time
 _MOST_LOG = 1 << 20  # bytes of the log, from which on it is begun anew
 
 
-class Trackers:
-    """Runs the commands of a job at the events of its attempts.
+class Feature(api.Feature):
+    """Notices the events of an attempt.
 
-    Args:
-        job: The job.
-        commands: Shell lines.
+    Attributes:
+        runner: What runs the commands of the job.
     """
 
-    def __init__(self, job: LaunchedJob, commands: Sequence[str]) -> None:
-        self._job, self._commands = job, commands
-        self._limit, self._why = _limit(job.system.environ) if commands else (LIMIT, "")
-        self._helper = Helper(0.0, job.system)
-        self._waiting: list[Record] = []
-        self._running = ""  # the event whose commands run
-        self._heard = b""
-        self._until = self._deadline = float("inf")  # when what runs, and all that waits, is ended
-        self.begin(())
+    vital = False
 
-    def begin(self, tasks: Sequence[PlacedTask]) -> None:
-        """An attempt with these tasks begins; nothing of them is known yet where there are none."""
-        self._tasks = tasks
+    def __init__(self, view: api.LauncherView, before: api.Feature | None) -> None:
+        super().__init__(view, before)
+        # commands of the attempt before may still run
+        self.runner: Runner = before.runner if isinstance(before, Feature) else Runner(view.job)
+        view.processes.own(self.runner.helper, outlives=True)
         self._next = [START, FIRST_STEP]  # what is looked for
         self._looked = float("-inf")
+        self._remark = ""  # what a command has failed to do last
 
-    @property
-    def pids(self) -> frozenset[int]:
-        """The id of the process; nothing while there is none."""
-        return frozenset(() if self._helper.pid is None else {self._helper.pid})
-
-    def look(self, reporter: Reporter, *, now: bool = False) -> None:
-        """Notice what has happened to the tasks, and start what waits.
-
-        Args:
-            reporter: What users are told, of the current attempt.
-            now: Whether to look at the tasks in any case.
-        """
-        clock = self._job.system.monotonic()
-        if self._next and self._tasks and (now or clock - self._looked >= _LOOK):
+    def look(self) -> None:
+        """Notice what has happened to the tasks, and start what waits."""
+        clock = self.view.job.system.monotonic()
+        if self._next and clock - self._looked >= _LOOK:
             self._looked = clock
-            records = reporter.tasks
-            if self._next[0] == START and all(records.get(task.name, {}).get("pid") for task in self._tasks):
-                self.add(self._next.pop(0), reporter)
-            if self._next == [FIRST_STEP] and any(record.get("progress") for record in records.values()):
-                self.add(self._next.pop(0), reporter)
-        self._serve(reporter)
+            self._notice()
+        self.runner.serve(self._tell)
 
-    def add(self, event: str, reporter: Reporter, end: Verdict | None = None) -> None:
+    def status(self) -> str:
+        return self._remark
+
+    def concluded(self, end: Verdict) -> None:
+        """Run what is left, for a limited time, unless another attempt follows, and leave no process."""
+        self._notice()
+        self._next = []
+        if end.state not in (JobState.COMPLETED, JobState.SAVED, JobState.CANCELLED):
+            self._add(FAILURE, end)
+        if end.next:
+            return
+        if not end.again:
+            self._add(END, end)
+        ends, now = self.view.reporter.ends, self.view.job.system.time()
+        left = float("inf") if ends is None else max(HURRIED, ends - now)
+        hurried = end.again or end.state in (JobState.CANCELLED, JobState.TIMEOUT, JobState.PREEMPTED)
+        self.runner.finish(min(left, HURRIED) if hurried else left, self._tell)
+        self.view.reporter.journal.end()
+        self.view.reporter.settle()
+
+    def _notice(self) -> None:
+        records, tasks = self.view.hosts.reports.tasks, self.view.tasks
+        if not tasks or not self._next:
+            return
+        if self._next[0] == START and all(records.get(task.name, {}).get("pid") for task in tasks):
+            self._add(self._next.pop(0))
+        if self._next == [FIRST_STEP] and any(record.get("progress") for record in records.values()):
+            self._add(self._next.pop(0))
+
+    def _add(self, event: str, end: Verdict | None = None) -> None:
         """Have the commands run for an event, after those of earlier ones.
 
         Args:
             event: START, FIRST_STEP, FAILURE or END.
-            reporter: What users are told, of the attempt.
-            end: How that has ended.
+            end: How the attempt has ended.
         """
-        job, records = self._job, reporter.tasks
-        names = [task.name for task in self._tasks]
+        view, job, records = self.view, self.view.job, self.view.hosts.reports.tasks
+        names = [task.name for task in view.tasks]
         steps = ({"task": name, **records[name]["progress"]} for name in names if records.get(name, {}).get("progress"))
         latest = max(steps, key=lambda each: (each["step"], bool(each["values"])), default=None)
         record = {
@@ -115,94 +119,107 @@ class Trackers:
             "scheduler": job.request.scheduler,
             "run_dir": str(job.run.path),
             "output_dir": str(output_dir(job.run, job.spec)),
-            "attempt": reporter.attempt.number,
+            "attempt": view.attempt.number,
             "params": dict(job.spec.params),
-            "hosts": list(reporter.hosts[:_MOST_HOSTS]),
-            "tasks": dict(Counter(task.type for task in self._tasks)),
+            "hosts": list(view.hosts.hosts[:_MOST_HOSTS]),
+            "tasks": dict(Counter(task.type for task in view.tasks)),
             "progress": latest and {name: latest[name] for name in ("task", "step", "values", "time")},
         }
         if end is not None:
-            known = end.record("", reporter.started, job.system.time())
+            known = end.record("", view.reporter.started, job.system.time())
             about = ("state", "reason", "hint", "cause", "exit_code", "started", "ended", "again")
             record |= {**{name: known[name] for name in about}, "next": end.next}
+        self.runner.add(record, self._tell)
+
+    def _tell(self, what: str) -> None:
+        self._remark = what
+        self.view.reporter.notice(what)
+
+
+class Runner:
+    """Runs the commands of a job, for one event after the other.
+
+    Args:
+        job: The job.
+
+    Attributes:
+        helper: The process that does so.
+    """
+
+    def __init__(self, job: LaunchedJob) -> None:
+        self._job = job
+        self._limit, self._why = _limit(job.system.environ)
+        self.helper = Helper(0.0, job.system)
+        self._waiting: list[Record] = []
+        self._running = ""  # the event whose commands run
+        self._heard = b""
+        self._until = self._deadline = float("inf")  # when what runs, and all that waits, is ended
+
+    def add(self, record: Record, tell: Callable[[str], None]) -> None:
+        """Have the commands run for an event.
+
+        Args:
+            record: What they are told.
+            tell: Tells users what has gone wrong.
+        """
         if len(self._waiting) == _MOST_EVENTS:
-            self._tell(reporter, f"the hooks are late: {self._waiting.pop(0)['event']} was left out")
+            tell(f"the hooks are late: {self._waiting.pop(0)['event']} was left out")
         self._waiting.append(record)
 
-    def ended(self, end: Verdict, reporter: Reporter) -> None:
-        """An attempt has ended.
+    def finish(self, limit: float, tell: Callable[[str], None]) -> None:
+        """Run what is left, and leave no process.
 
         Args:
-            end: How.
-            reporter: What users are told, of the attempt.
+            limit: Seconds for it, if the site has no shorter limit.
+            tell: As for add.
         """
-        self.look(reporter, now=True)
-        if end.state not in (JobState.COMPLETED, JobState.SAVED, JobState.CANCELLED):
-            self.add(FAILURE, reporter, end)
-        self._next = []
-
-    def finish(self, end: Verdict, reporter: Reporter) -> None:
-        """The job has ended, or is started again: run what is left, for a limited time, and leave no process.
-
-        Args:
-            end: How.
-            reporter: What users are told.
-        """
-        if not end.again:
-            self.add(END, reporter, end)
         system = self._job.system
-        begin, limit = system.monotonic(), self._limit
-        if reporter.ends is not None:
-            limit = min(limit, max(HURRIED, reporter.ends - system.time()))
-        if end.again or end.state in (JobState.CANCELLED, JobState.TIMEOUT, JobState.PREEMPTED):
-            limit = min(limit, HURRIED)
+        begin, limit = system.monotonic(), min(limit, self._limit)
         self._deadline = begin + limit
         self._until = min(self._until, begin + limit / (1 + len(self._waiting)))
-        while self._waiting or self.pids:
-            self._serve(reporter)
+        while self._waiting or self.helper.pid is not None:
+            self.serve(tell)
             if processes.is_end(system.wait(0.2)):
                 self._deadline = min(self._deadline, system.monotonic() + HURRIED)
             if system.monotonic() >= self._deadline:
                 for late in self._waiting:
-                    self._tell(reporter, f"no time is left for the hooks at {late['event']}{self._why}")
+                    tell(f"no time is left for the hooks at {late['event']}{self._why}")
                 self._waiting.clear()
                 self._until = min(self._until, self._deadline)
         from gridtf.bootstrap.agent.supervisor import Supervisor
 
         Supervisor([], system).tear_down(0.0, lambda: None)  # of a process that was killed
-        reporter.journal.end()
-        reporter.settle()
 
-    def _serve(self, reporter: Reporter) -> None:
-        """Learn how the commands of an event have ended, end those that take too long, and start those of the next."""
-        system = self._job.system
-        self._heard += self._helper.hear()
-        if self._helper.pid is not None:
+    def serve(self, tell: Callable[[str], None]) -> None:
+        """Learn how the commands of an event have ended, end those that take too long, and start those of the next.
+
+        Args:
+            tell: As for add.
+        """
+        system, helper, commands = self._job.system, self.helper, self._job.spec.on
+        self._heard += helper.hear()
+        if helper.pid is not None:
             late = system.monotonic() - self._until
             if late >= _STUCK + _GRACE:
-                self._helper.end(signal.SIGKILL)
+                helper.end(signal.SIGKILL)
             elif late >= 0:
-                system.signal(self.pids, signal.SIGTERM)
-        if self._helper.pid is None and self._running:
+                system.signal([helper.pid], signal.SIGTERM)
+        if helper.pid is None and self._running:
             said = [json.loads(line) for line in self._heard.splitlines()]
             if not said or said[-1]["how"]:
                 said.append({"how": "what ran the hooks was killed"})
             for how in [*filter(None, (one["how"] for one in said))]:
-                self._tell(reporter, f"{how}, at {self._running}: see {self._job.run.hooks_log}")
+                tell(f"{how}, at {self._running}: see {self._job.run.hooks_log}")
             self._running, self._heard = "", b""
-        if self._helper.pid is None and self._waiting:
+        if helper.pid is None and self._waiting:
             left = self._deadline - system.monotonic()
-            limit = min(self._limit * len(self._commands), left / len(self._waiting))
+            limit = min(self._limit * len(commands), left / len(self._waiting))
             record = self._waiting.pop(0)
             self._running, self._until = record["event"], system.monotonic() + limit + _GRACE
-            each = limit / len(self._commands)
-            if not self._helper.start(lambda line: self._run(line, record, each)):
+            each = limit / len(commands)
+            if not helper.start(lambda line: self._run(line, record, each)):
                 self._running = ""
-                self._tell(reporter, f"no process can be started for the hooks at {record['event']}")
-
-    def _tell(self, reporter: Reporter, what: str) -> None:
-        reporter.remark = what
-        reporter.notice(what)
+                tell(f"no process can be started for the hooks at {record['event']}")
 
     # --- in the process that runs them
 
@@ -225,7 +242,7 @@ class Trackers:
             contract.ATTEMPT: str(record["attempt"]),
             contract.EVENT: event,
         }
-        for number, command in enumerate(self._commands, 1):
+        for number, command in enumerate(self._job.spec.on, 1):
             head = f"{strftime('%F %T', localtime())} {event}, attempt {record['attempt']}, hook {number}"
             how, over = _run_one(command, f"{json.dumps(record)}\n", env, run.hooks_log, head, limit, self._why)
             if how:  # without the command, which may contain a key

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.judge import straggler
-from gridtf.bootstrap.judge.straggler import WINDOW, Straggler, find
-from gridtf.bootstrap.launcher.stragglers import Stragglers
+from gridtf.features.straggler import judge
+from gridtf.features.straggler.judge import WINDOW, Straggler, find
+from gridtf.features.straggler.launcher import Feature
 from gridtf.jobspec.tasktypes import KINDS, TASK_TYPES
 from gridtf.run.rundir import Record
+from gridtf.values import as_dict
 from tests.support.system import FakeSystem
 
 RECORDED = Path(__file__).parents[2] / "recorded/slow"
@@ -211,9 +212,19 @@ class Launcher:
         for kind in kinds:
             more = {**TASK_TYPES, **KINDS}[kind]
             tasks.append(SimpleNamespace(name=f"{kind}:0", host="n0", trains=False, row=more))
-        self.of_job = Stragglers(job, tasks)
         self.reports: Any = SimpleNamespace(samples={})
+        self.told: list[tuple[str, str]] = []
+        self.shown: Record = {}
+        view = {"now": True, "hosts": SimpleNamespace(reports=self.reports), "reporter": self}
+        self.of_job = Feature(SimpleNamespace(job=job, tasks=tasks, **view), None)  # type: ignore[arg-type]
         self.at = 0.0
+
+    def note(self, event: str, **about: Any) -> None:
+        self.told.append((event, about["task"]))
+
+    def show(self, name: str, about: Record) -> None:
+        assert name == "slow"
+        self.shown = about
 
     def sample(self, times: int, **changes: Change) -> list[Straggler | None]:
         """What was named, or withdrawn."""
@@ -227,8 +238,11 @@ class Launcher:
                 of_host.append({**sample, "time": sample["time"] + self.at})
             for _ in range(10):
                 self.system.clock += 0.5
-                if self.of_job.look(self.reports):
-                    news.append(self.of_job.named)
+                count = len(self.told)
+                self.of_job.look()
+                news += [self.of_job.named] * (len(self.told) - count)
+        assert self.shown == as_dict(self.of_job.named or {})
+        assert self.of_job.status() == self.shown.get("text", "")
         return news
 
 
@@ -246,6 +260,7 @@ def test_a_name_is_said_after_three_judgements_that_agree_and_withdrawn_after_si
     (then,) = launcher.sample(7, n3=of_task(threads={"D": 1}))  # another one takes its place
     assert (then and then.host) == "n3"
     assert launcher.sample(15) == [None]
+    assert launcher.told == [("slow", "worker:2"), ("slow", "worker:3"), ("in step", "worker:3")]
 
 
 def test_jobs_with_parameter_servers_of_any_name_are_not_judged() -> None:
@@ -266,4 +281,4 @@ def test_the_causes_have_an_order() -> None:
         links(("23", 0.98))(sample, task)
         task["threads"] = {"D": 1}
 
-    assert judged(n1=links(("12", 0.9)), n2=slow) == ("n2", straggler.NETWORK, "very likely")
+    assert judged(n1=links(("12", 0.9)), n2=slow) == ("n2", judge.NETWORK, "very likely")

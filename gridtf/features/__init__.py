@@ -1,0 +1,176 @@
+"""The features of a job: each is one file or folder here, behind hooks of the core, which names none of them.
+
+=========  ===============================================================
+stage      copies of files on a disk of each host
+hostsetup  lines that bash runs on each host before its tasks start
+trackers   commands that the job runs when something has happened (``on``)
+straggler  who holds the others up, where tasks train in lock-step
+exec       commands that users run beside a task
+=========  ===============================================================
+
+What runs in the launcher, and in agents, is a class Feature that extends that of bootstrap/launcher/api or
+bootstrap/agent/api: these have the hooks, and say what a feature sees. Hooks return values, and set nothing of the
+core. They do not wait: a process of their own (Helper) does what may take long. Who needs not wait has no limit
+either: a hook that prepares a host, and one that is called when all is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+
+from gridtf.errors import GridtfError
+
+if TYPE_CHECKING:
+    from gridtf.bootstrap.wire.helper import Helper
+    from gridtf.jobspec.spec import JobSpec
+    from gridtf.run.recordtypes import Kind
+
+
+# When they are imported: with the process; or, while hosts wait for each other, what does nothing before tasks run.
+START, TASKS = "start", "tasks"
+
+
+def of_agent(spec: JobSpec, when: str) -> list[ModuleType]:
+    """Import what a job wants in its agents, in the order in which hooks are called.
+
+    Args:
+        spec: The job.
+        when: START or TASKS.
+    """
+    if when == START:
+        return _imported({"stage": spec.stage, "hostsetup": spec.host_setup})
+    return _imported({"exec.agent": True})
+
+
+def of_launcher(spec: JobSpec, when: str, hosts: int) -> list[ModuleType]:
+    """The same for its launcher.
+
+    Args:
+        hosts: How many hosts it has.
+    """
+    if when == START:
+        return _imported({"trackers": spec.on})
+    return _imported({"straggler.launcher": spec.sample_interval and hosts > 2, "exec.launcher": True})
+
+
+def take_time(spec: JobSpec) -> bool:
+    """Whether a host may be prepared for long before it reports its ports, and tells meanwhile what it waits for."""
+    return bool(spec.stage or spec.host_setup)
+
+
+def _imported(wanted: Mapping[str, object]) -> list[ModuleType]:
+    return [import_module(f"gridtf.features.{name}") for name, wants in wanted.items() if wants]
+
+
+class Feature:
+    """What a feature does on one side.
+
+    Attributes:
+        vital: Whether the job must not go on without it.
+        hears: Kind of a message of the other side -> the form of its content, as in recordtypes.
+    """
+
+    vital: ClassVar[bool]
+    hears: ClassVar[Mapping[str, Kind]] = {}
+
+    @property
+    def name(self) -> str:
+        """Its name in this package."""
+        return type(self).__module__.split(".")[2]
+
+
+_F = TypeVar("_F", bound=Feature)
+_Made = TypeVar("_Made")
+
+
+class Features(Generic[_F]):
+    """The features of a job on one side. One that has a bug is switched off, unless the job must have it.
+
+    Args:
+        log: Writes lines for users.
+        passes: What a hook may raise beside a GridtfError to end the attempt: that a signal does.
+
+    Attributes:
+        ending: Whether the attempt is being ended: nothing that a hook raises ends it again.
+        off: The names of those that were switched off.
+    """
+
+    def __init__(self, log: Callable[[str], None], passes: type[Exception]) -> None:
+        self._log, self._passes = log, (GridtfError, passes)
+        self._all: list[_F] = []
+        self.ending = False
+        self.off: list[str] = []
+
+    def __iter__(self) -> Iterator[_F]:
+        return iter(self._all)
+
+    def add(self, features: Iterable[_F]) -> None:
+        """Have these as well."""
+        self._all += features
+
+    def each(self, hook: Callable[[_F], _Made], *, also_off: bool = False) -> Iterator[_Made]:
+        """Call a hook of each, in their order.
+
+        Args:
+            hook: Calls it.
+            also_off: Whether those that were switched off are called, too, which have something to end.
+
+        Raises:
+            GridtfError: A feature ends the attempt; or has a bug, and the job must have it.
+        """
+        for one in self._all:
+            yield from self.call(one, partial(hook, one), also_off=also_off)
+
+    def tell(self, hook: Callable[[_F], object], *, also_off: bool = False) -> None:
+        """The same, of a hook that returns nothing."""
+        for _ in self.each(hook, also_off=also_off):
+            pass
+
+    def call(self, one: _F, hook: Callable[[], _Made], *, also_off: bool = False) -> tuple[_Made, ...]:
+        """The same, of one feature alone. Returns what the hook has returned; nothing, where it has not."""
+        if also_off or one.name not in self.off:
+            try:
+                return (hook(),)
+            except Exception as error:
+                self._failed(one, error)
+        return ()
+
+    def failures(self) -> str:
+        """That features were switched off, in a clause; empty: none was."""
+        return f"gridtf's {', '.join(self.off)} failed, and was switched off" if self.off else ""
+
+    def _failed(self, one: _F, error: Exception) -> None:
+        passes = isinstance(error, self._passes) or (one.vital and isinstance(error, OSError))  # such as a full disk
+        if passes and not self.ending:
+            raise error
+        from traceback import format_exception
+
+        self._log(f"gridtf's {one.name} has failed:\n{''.join(format_exception(error)).rstrip()}")
+        self.off += [] if one.name in self.off else [one.name]
+        if one.vital and not self.ending:
+            raise GridtfError(f"gridtf's {one.name} has failed: {type(error).__name__}: {error}") from error
+
+
+class Processes:
+    """The processes of features. The core ends them, also those of a feature that was switched off."""
+
+    def __init__(self) -> None:
+        self._helpers: list[tuple[Helper, bool]] = []
+
+    def own(self, helper: Helper, *, outlives: bool = False) -> Helper:
+        """A process that is not one of the job's; returns it.
+
+        Args:
+            helper: The process.
+            outlives: Whether it goes on when the tasks are ended, and ends when its feature lets it.
+        """
+        self._helpers.append((helper, outlives))
+        return helper
+
+    def pids(self, *, outlive: bool) -> frozenset[int]:
+        """The ids of those that run, and that go on when the tasks are ended, or do not."""
+        return frozenset(one.pid for one, outlives in self._helpers if outlives is outlive and one.pid is not None)
