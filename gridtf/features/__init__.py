@@ -147,10 +147,12 @@ class Features(Generic[_F]):
         passes = isinstance(error, self._passes) or (one.vital and isinstance(error, OSError))  # such as a full disk
         if passes and not self.ending:
             raise error
+        if one.name in self.off:  # what fails at its end follows from that
+            return
         from traceback import format_exception
 
         self._log(f"gridtf's {one.name} has failed:\n{''.join(format_exception(error)).rstrip()}")
-        self.off += [] if one.name in self.off else [one.name]
+        self.off.append(one.name)
         if one.vital and not self.ending:
             raise GridtfError(f"gridtf's {one.name} has failed: {type(error).__name__}: {error}") from error
 
