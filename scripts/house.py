@@ -152,4 +152,4 @@ def rows(tree: Path) -> Iterator[tuple[str, str]]:
 
 if __name__ == "__main__":
     for name, number in rows(Path(sys.argv[1]).resolve() if sys.argv[1:] else ROOT):
-        print(f"{name:22} {number}")
+        print(f"{name:22} {number}", flush=True)

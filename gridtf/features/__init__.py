@@ -8,10 +8,9 @@ straggler  who holds the others up, where tasks train in lock-step
 exec       commands that users run beside a task
 =========  ===============================================================
 
-What runs in the launcher, and in agents, is a class Feature that extends that of bootstrap/launcher/api or
-bootstrap/agent/api: these have the hooks, and say what a feature sees. Hooks return values, and set nothing of the
-core. They do not wait: a process of their own (Helper) does what may take long. Who needs not wait has no limit
-either: a hook that prepares a host, and one that is called when all is over.
+It has a class InLauncher, InAgent or both, which extend Feature of bootstrap/launcher/api and bootstrap/agent/api:
+these have the hooks, and say what a feature sees. Hooks return values, and set nothing of the core. Those that are
+called while tasks run do not wait: a process of its own (Helper) does for a feature what may take long.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def of_agent(spec: JobSpec, when: str) -> list[ModuleType]:
     """
     if when == START:
         return _imported({"stage": spec.stage, "hostsetup": spec.host_setup})
-    return _imported({"exec.agent": True})
+    return _imported({"exec": True})
 
 
 def of_launcher(spec: JobSpec, when: str, hosts: int) -> list[ModuleType]:
@@ -54,7 +53,7 @@ def of_launcher(spec: JobSpec, when: str, hosts: int) -> list[ModuleType]:
     """
     if when == START:
         return _imported({"trackers": spec.on})
-    return _imported({"straggler.launcher": spec.sample_interval and hosts > 2, "exec.launcher": True})
+    return _imported({"straggler": spec.sample_interval and hosts > 2, "exec": True})
 
 
 def take_time(spec: JobSpec) -> bool:

@@ -29,7 +29,7 @@ _MOST_LOG = 16 << 20  # bytes, beyond which the log is begun anew, with the end 
 _OF_THE_SHELL = frozenset({"_", "SHLVL", "PWD", "OLDPWD"})
 
 
-class Feature(api.Feature):
+class InAgent(api.Feature):
     """Runs the lines, and takes what they have exported."""
 
     vital = True

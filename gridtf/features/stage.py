@@ -24,7 +24,7 @@ _END_LIMIT = 8.0  # seconds for the removal at the end; the rest is removed by t
 _COMMON = "/tmp"  # noqa: S108 - the folder in it is checked
 
 
-class Feature(api.Feature):
+class InAgent(api.Feature):
     """The agent's end of that process."""
 
     vital = True

@@ -44,7 +44,7 @@ _READS = 16  # of that many bytes, between two looks at the time
 _MOST_LOG = 1 << 20  # bytes of the log, from which on it is begun anew
 
 
-class Feature(api.Feature):
+class InLauncher(api.Feature):
     """Notices the events of an attempt.
 
     Attributes:
@@ -56,7 +56,7 @@ class Feature(api.Feature):
     def __init__(self, view: api.LauncherView, before: api.Feature | None) -> None:
         super().__init__(view, before)
         # commands of the attempt before may still run
-        self.runner: Runner = before.runner if isinstance(before, Feature) else Runner(view.job)
+        self.runner: Runner = before.runner if isinstance(before, InLauncher) else Runner(view.job)
         view.processes.own(self.runner.helper, outlives=True)
         self._next = [START, FIRST_STEP]  # what is looked for
         self._looked = float("-inf")

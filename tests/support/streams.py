@@ -12,14 +12,14 @@ from gridtf.bootstrap.wire import messages
 from gridtf.bootstrap.wire.recorder import Recorder, put
 from gridtf.bootstrap.wire.stream import Link, Listener, News
 from gridtf.errors import RunDirError
-from gridtf.features.exec import agent, launcher
+from gridtf.features import exec as beside
 from gridtf.run.rundir import Record
 from gridtf.starters.mpi import COMMANDS, HOSTS, REMOTE, WORLD
 from tests.support.system import FakeSystem
 
 # With those of all starters and features.
-FROM_LAUNCHER = {**messages.FROM_LAUNCHER, WORLD: HOSTS, REMOTE: COMMANDS, **agent.Feature.hears}
-FROM_AGENT = {**messages.FROM_AGENT, REMOTE: COMMANDS, **launcher.Feature.hears}
+FROM_LAUNCHER = {**messages.FROM_LAUNCHER, WORLD: HOSTS, REMOTE: COMMANDS, **beside.InAgent.hears}
+FROM_AGENT = {**messages.FROM_AGENT, REMOTE: COMMANDS, **beside.InLauncher.hears}
 
 
 def carried(kinds: Mapping[str, Any], kind: str, content: Record) -> News:

@@ -221,4 +221,4 @@ def wrappers_of(view: AgentView) -> list[Wrapper]:
 
 def features_of(view: AgentView, when: str) -> list[Feature]:
     """Its features of one moment, in their order: as in features."""
-    return [module.Feature(view) for module in features.of_agent(view.plan.spec, when)]
+    return [module.InAgent(view) for module in features.of_agent(view.plan.spec, when)]

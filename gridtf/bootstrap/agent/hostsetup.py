@@ -10,4 +10,4 @@ from gridtf.features import hostsetup
 
 def run(plan: Any, scheduler: Any, state: Any, talk: Any, system: Any) -> None:
     """Run the lines, and take what they have exported into the environment of this agent."""
-    hostsetup.Feature(AgentView(plan, scheduler, state, talk, system)).prepare().set_in(system.environ)
+    hostsetup.InAgent(AgentView(plan, scheduler, state, talk, system)).prepare().set_in(system.environ)

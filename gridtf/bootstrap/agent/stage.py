@@ -17,7 +17,7 @@ class Stage:
 
     def __init__(self, plan: Any, state: Any, talk: Any, system: Any) -> None:
         self._view = AgentView(plan, None, state, talk, system)  # type: ignore[arg-type]
-        self._stage = stage.Feature(self._view)
+        self._stage = stage.InAgent(self._view)
 
     def run(self) -> None:
         """Wait until all is there."""

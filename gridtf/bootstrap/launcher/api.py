@@ -142,4 +142,4 @@ def features_of(view: LauncherView, when: str, before: Iterable[Feature]) -> lis
     """
     known = {type(one): one for one in before}
     modules = features.of_launcher(view.job.spec, when, len(view.hosts.hosts))
-    return [module.Feature(view, known.get(module.Feature)) for module in modules]
+    return [module.InLauncher(view, known.get(module.InLauncher)) for module in modules]

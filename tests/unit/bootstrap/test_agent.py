@@ -24,7 +24,7 @@ from gridtf.bootstrap.plan import rendezvous
 from gridtf.bootstrap.wire import messages
 from gridtf.errors import PlacementError
 from gridtf.features import hostsetup, stage
-from gridtf.features.exec import agent as exec_agent
+from gridtf.features.exec import InAgent
 from gridtf.host.gpus import GpuGrant
 from gridtf.jobspec.request import Request
 from gridtf.run.rundir import Record, cannot, read_record, write_record
@@ -920,8 +920,8 @@ def test_bug_of_a_feature_ends_an_agent_whose_job_must_have_it(tmp_path: Path, m
     def fails(_: object) -> Any:
         raise ValueError("boom")
 
-    monkeypatch.setattr(stage.Feature, "prepare", fails)
-    monkeypatch.setattr(exec_agent.Feature, "look", fails)
+    monkeypatch.setattr(stage.InAgent, "prepare", fails)
+    monkeypatch.setattr(InAgent, "look", fails)
     one = OneHost(tmp_path, stage=["/data"]).answer()
     assert one.agent.main() == BROKEN
     assert one.record["gone"]["what"] == "gridtf's stage has failed: ValueError: boom"
@@ -937,13 +937,13 @@ def test_folders_and_variables_that_features_have_prepared_reach_the_next_one_an
     def staged(_: object) -> Prepared:
         return Prepared({"STAGED_BY": "first", "PATH": None}, (Path("/copies"),))
 
-    def set_up(feature: hostsetup.Feature) -> Prepared:
+    def set_up(feature: hostsetup.InAgent) -> Prepared:
         environ = feature.view.system.environ
         assert feature.view.folders == (Path("/copies"),)
         return Prepared({"SEEN": environ["STAGED_BY"], "NO_PATH": str("PATH" not in environ)})
 
-    monkeypatch.setattr(stage.Feature, "prepare", staged)
-    monkeypatch.setattr(hostsetup.Feature, "prepare", set_up)
+    monkeypatch.setattr(stage.InAgent, "prepare", staged)
+    monkeypatch.setattr(hostsetup.InAgent, "prepare", set_up)
     one = OneHost(tmp_path, stage=["/data"], host_setup=["module load cuda"]).answer().stop(5.0)
     assert one.agent.main() == 0
     env = one.system.started[one.pids[0]]["env"]

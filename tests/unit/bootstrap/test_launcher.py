@@ -25,7 +25,7 @@ from gridtf.bootstrap.plan.rendezvous import plan_of
 from gridtf.bootstrap.system import System
 from gridtf.bootstrap.wire import messages
 from gridtf.errors import CleanedUpError, GridtfError, PlacementError, SchedulerError, TerminatedError
-from gridtf.features.exec import launcher
+from gridtf.features.exec import InLauncher
 from gridtf.jobspec.request import Request
 from gridtf.run import jsonlines, recordtypes, rundir
 from gridtf.run.rundir import Record, RunDir, cannot, read_record, write_record, write_text
@@ -1328,12 +1328,12 @@ def test_verdict_on_a_failed_task_imports_nothing_of_those_on_success(
 def test_job_goes_on_without_a_feature_that_has_a_bug_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def look(feature: launcher.Feature) -> None:
+    def look(feature: InLauncher) -> None:
         looked.append(feature)
         raise ValueError("boom")
 
-    looked: list[launcher.Feature] = []
-    monkeypatch.setattr(launcher.Feature, "look", look)
+    looked: list[InLauncher] = []
+    monkeypatch.setattr(InLauncher, "look", look)
     attempt = Attempt(tmp_path)
     for host, name in (("h0", "worker:0"), ("h1", "worker:1")):
         attempt.task(host, name, "COMPLETED", 5, exit=0)

@@ -20,7 +20,8 @@ from gridtf.bootstrap.launcher.reporter import Reporter
 from gridtf.bootstrap.launcher.requests import STACKS, Requests
 from gridtf.bootstrap.plan.launchedjob import LaunchedJob
 from gridtf.bootstrap.wire.messages import MessageError
-from gridtf.features.exec import EXEC, agent, launcher
+from gridtf.features import exec as feature_exec
+from gridtf.features.exec import EXEC, InAgent, InLauncher
 from gridtf.run.rundir import Record, write_record
 from tests.support.plans import hosts, task_plan
 from tests.support.streams import FakeLink, FakeListener, InlineRecorder
@@ -45,7 +46,7 @@ class Half:
         self.hosts = HostMonitor(plan.attempt, self.listener, 30.0, self.system.sleep, self.system, names)
         reporter = Reporter(job, plan.attempt, plan.nonce, InlineRecorder(self.system), self.hosts, "")
         self.reporter = reporter
-        self.feature = launcher.Feature(LauncherView(job, plan.attempt, self.hosts, reporter, plan.tasks), None)
+        self.feature = InLauncher(LauncherView(job, plan.attempt, self.hosts, reporter, plan.tasks), None)
         self.listener.kinds.update(self.feature.hears)
         self.hosts.heard.update({EXEC: self.feature.heard})
 
@@ -152,14 +153,14 @@ def test_agent_starts_a_process_for_each_order_once_and_tells_all_ends_again(
             self.pid = None
 
     started: list[Helper] = []
-    monkeypatch.setattr(agent, "Helper", Helper)
+    monkeypatch.setattr(feature_exec, "Helper", Helper)
     system = FakeSystem()
     state = HostState("h1", system)
     talk = Conversation(state, system)
     talk.link = link = FakeLink(system)
     plan = task_plan(tmp_path / "run", hosts(0, 0, slots=1), tasks={"worker": {"count": 2}})
     view = AgentView(plan, schedulers.get("local"), state, talk, system)
-    feature = agent.Feature(view)
+    feature = InAgent(view)
     talk.expect(feature.hears)
 
     def look(orders: Record) -> None:

@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from gridtf.features.straggler import judge
-from gridtf.features.straggler.judge import WINDOW, Straggler, find
-from gridtf.features.straggler.launcher import Feature
+from gridtf.features.straggler import NETWORK, WINDOW, InLauncher, Straggler, find
 from gridtf.jobspec.tasktypes import KINDS, TASK_TYPES
 from gridtf.run.rundir import Record
 from gridtf.values import as_dict
@@ -216,7 +214,7 @@ class Launcher:
         self.told: list[tuple[str, str]] = []
         self.shown: Record = {}
         view = {"now": True, "hosts": SimpleNamespace(reports=self.reports), "reporter": self}
-        self.of_job = Feature(SimpleNamespace(job=job, tasks=tasks, **view), None)  # type: ignore[arg-type]
+        self.of_job = InLauncher(SimpleNamespace(job=job, tasks=tasks, **view), None)  # type: ignore[arg-type]
         self.at = 0.0
 
     def note(self, event: str, **about: Any) -> None:
@@ -281,4 +279,4 @@ def test_the_causes_have_an_order() -> None:
         links(("23", 0.98))(sample, task)
         task["threads"] = {"D": 1}
 
-    assert judged(n1=links(("12", 0.9)), n2=slow) == ("n2", judge.NETWORK, "very likely")
+    assert judged(n1=links(("12", 0.9)), n2=slow) == ("n2", NETWORK, "very likely")
