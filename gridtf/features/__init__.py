@@ -5,6 +5,9 @@ stage      copies of files on a disk of each host
 hostsetup  lines that bash runs on each host before its tasks start
 trackers   commands that the job runs when something has happened (``on``)
 straggler  who holds the others up, where tasks train in lock-step
+membership   whether tasks train together
+averaged     what averaging has done
+ownfolders   checkpoints in folders that one host alone has
 exec       commands that users run beside a task
 =========  ===============================================================
 
@@ -33,27 +36,30 @@ if TYPE_CHECKING:
 START, TASKS = "start", "tasks"
 
 
-def of_agent(spec: JobSpec, when: str) -> list[ModuleType]:
+def of_agent(spec: JobSpec, when: str, hosts: int) -> list[ModuleType]:
     """Import what a job wants in its agents, in the order in which hooks are called.
 
     Args:
         spec: The job.
         when: START or TASKS.
-    """
-    if when == START:
-        return _imported({"stage": spec.stage, "hostsetup": spec.host_setup})
-    return _imported({"exec": True})
-
-
-def of_launcher(spec: JobSpec, when: str, hosts: int) -> list[ModuleType]:
-    """The same for its launcher.
-
-    Args:
         hosts: How many hosts it has.
     """
     if when == START:
+        return _imported({"stage": spec.stage, "hostsetup": spec.host_setup})
+    return _imported({"membership": True, "ownfolders": _elsewhere(spec, hosts), "exec": True})
+
+
+def of_launcher(spec: JobSpec, when: str, hosts: int) -> list[ModuleType]:
+    """The same for its launcher."""
+    if when == START:
         return _imported({"trackers": spec.on})
-    return _imported({"straggler": spec.sample_interval and hosts > 2, "exec": True})
+    wanted = {"straggler": spec.sample_interval and hosts > 2, "membership": True, "averaged": True}
+    return _imported({**wanted, "ownfolders": _elsewhere(spec, hosts), "exec": True})
+
+
+def _elsewhere(spec: JobSpec, hosts: int) -> bool:
+    """Whether another host may look for what one has written, perhaps that of a further start."""
+    return hosts > 1 or spec.continuations > 0
 
 
 def take_time(spec: JobSpec) -> bool:

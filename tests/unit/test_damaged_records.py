@@ -21,7 +21,6 @@ from gridtf import contract
 from gridtf.bootstrap.agent.agent import Agent
 from gridtf.bootstrap.agent.exits import EXITS
 from gridtf.bootstrap.agent.node import AgentSupervisor
-from gridtf.bootstrap.judge import together
 from gridtf.bootstrap.judge.outcome import decide
 from gridtf.bootstrap.judge.verdict import of_task
 from gridtf.bootstrap.launcher.contact import TerminatedBySignal
@@ -34,6 +33,7 @@ from gridtf.bootstrap.plan.rendezvous import AttemptPlan
 from gridtf.bootstrap.wire import messages, stream
 from gridtf.cli import main, show
 from gridtf.errors import GridtfError, RendezvousError
+from gridtf.features import membership
 from gridtf.host import processes, procfs
 from gridtf.host.gpus import GpuGrant
 from gridtf.jobspec.spec import JobSpec
@@ -311,7 +311,7 @@ def test_damaged_messages_of_an_agent_raise_gridtf_errors_only(
         outcome = decide(tasks, hosts.reports.tasks)
         if outcome.cause:
             of_task(outcome.cause, hosts.reports.tasks[outcome.cause.name], attempt).record(NONCE, 0, 1)
-        together.separate(tasks, hosts.reports.tasks)
+        membership.separate(tasks, hosts.reports.tasks)
         with contextlib.suppress(GridtfError):  # such as the reason in gone
             hosts.check()
 

@@ -21,8 +21,6 @@ from gridtf.bootstrap.agent.exits import (
     Stopped,
 )
 from gridtf.bootstrap.agent.hoststate import HostState
-from gridtf.bootstrap.agent.membership import Membership
-from gridtf.bootstrap.agent.ownfolders import OwnFolders
 from gridtf.bootstrap.agent.quiet import Quiet
 from gridtf.bootstrap.agent.rescue import Rescue
 from gridtf.bootstrap.agent.sampler import Sampler, sample_interval
@@ -47,7 +45,6 @@ from gridtf.values import Fields
 _TO_ALL = 0.1  # seconds within which a signal to all processes of a job has reached all of them on one host
 _TO_ALL_BUSY = 1.0  # the same on a busy host, for a task that SIGTERM has ended, which is seldom its own doing
 _UNSHARED = 15.0  # seconds within which a host lists the run directory, which was made before the job started
-_LAST_WORDS = 15.0  # seconds after an exception, for what a program does at its end, before JAX waits for the others
 _PARENT_PAUSE = 2.0  # seconds between two looks at what no signal announces, such as the parent's death
 
 
@@ -185,10 +182,10 @@ class Agent(Fields):
         state, plan, supervisor = self.state, view.plan, self.state.supervisor
         with PortHolder() as holder:
             try:
-                membership = start.run(holder, gpus)
+                start.run(holder, gpus)
                 pause = sample_interval(plan.spec.sample_interval, plan.host_count)
                 self._sampler = Sampler(pause, start.gpus, self.host, self.system)
-                self._supervise(plan, start, membership)
+                self._supervise(plan, start)
             except Stopped as stopped:
                 self._report_signal(stopped.number)
             except GridtfError as error:  # noted before the end is told, so that the launcher learns both at once
@@ -242,18 +239,17 @@ class Agent(Fields):
 
     # --- while the tasks run
 
-    def _supervise(self, plan: AttemptPlan, start: Start, membership: Membership) -> None:
+    def _supervise(self, plan: AttemptPlan, start: Start) -> None:
         """Watch the tasks until the launcher, its silence or a signal stops the agent: each of them raises."""
         talk, supervisor = self.conversation, self.state.supervisor
-        # a job on one host finds its folders there again, but for a scheduler that may choose another one
-        elsewhere = plan.host_count > 1 or (plan.spec.continuations > 0 and plan.request.scheduler != "local")
-        own_folders = OwnFolders(self.attempt.run.path, self.state.local_dir, self.system, wanted=elsewhere)
         quiet = Quiet(plan.spec.seconds_to_stall, self.system)
         save_signal = SaveSignal(plan.spec.checkpoint_signal, self.system)
         while True:
-            number = self.system.wait(min(talk.interval, _PARENT_PAUSE, membership.pause()))
+            due = min((one.due for one in self.features), default=float("inf")) - self.system.monotonic()
+            number = self.system.wait(min(talk.interval, _PARENT_PAUSE, max(0.0, due)))
             if processes.is_end(number):
                 raise Stopped(number)
+            talk.hear()
             if number in processes.PASSED_ON and number not in talk.ignored:
                 supervisor.forward(signal.Signals(number))
                 if number == signal.SIGUSR1:
@@ -266,17 +262,15 @@ class Agent(Fields):
                 for _ in talk.waiting(_TO_ALL_BUSY if any(task.signal for task in ended) else _TO_ALL):
                     pass
             changed |= start.starter.look()
-            supervisor.end_failed(_LAST_WORDS, membership.is_of_jax)
-            changed |= membership.look(supervisor.tasks.values())
+            for found in self.features.each(lambda one: one.look()):
+                changed |= supervisor.note(found)
             changed |= supervisor.restart()
             changed |= quiet.look(supervisor.running())
-            changed |= own_folders.look(supervisor.running())
             talk.send_samples(self._sampler.look(supervisor.tasks.values()))
             if start.fence is not None:
                 start.fence.keep()
             talk.report(now=changed)
-            talk.listen()
-            self.features.tell(lambda one: one.look())
+            talk.check()
 
     def _report_signal(self, number: int | None) -> None:
         """Record why a signal ends the agent. Usually the launcher has written the reason; otherwise the scheduler or a

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gridtf.bootstrap.plan.rendezvous import AttemptPlan, Rendezvous
     from gridtf.bootstrap.system import System
     from gridtf.run.recordtypes import Kind
+    from gridtf.run.rundir import Record
     from gridtf.schedulers.api import Scheduler
 
 
@@ -33,6 +34,7 @@ class AgentView(Fields):
         conversation: The conversation with the launcher.
         system: The host.
         folders: The folders that features have prepared, which tasks need at their own paths.
+        ports: Task -> its port; none before they are reserved.
         processes: Those of features.
     """
 
@@ -42,9 +44,15 @@ class AgentView(Fields):
     conversation: Conversation
     system: System
     folders: Sequence[Path] = ()
+    ports: Mapping[str, int] = {}
 
     def __post_init__(self) -> None:
         self.processes = features.Processes()
+
+    @property
+    def is_world(self) -> bool:
+        """Whether the tasks are ranks of one world."""
+        return bool(self.plan.request.mpi)
 
     @property
     def mine(self) -> Sequence[PlacedTask]:
@@ -186,7 +194,13 @@ _NOTHING = Prepared()
 
 
 class Feature(features.Feature):
-    """What a feature does on a host. Messages for it are in view.conversation.latest."""
+    """What a feature does on a host. Messages for it are in view.conversation.latest.
+
+    Attributes:
+        due: When to look at the latest, by the monotonic clock; a few seconds after the last look in any case.
+    """
+
+    due = float("inf")
 
     def __init__(self, view: AgentView) -> None:
         self.view = view
@@ -200,8 +214,13 @@ class Feature(features.Feature):
         """
         return _NOTHING
 
-    def look(self) -> None:
-        """Look what is new, while the tasks run."""
+    def look(self) -> Mapping[str, Record]:
+        """Look what is new, while the tasks run.
+
+        Returns:
+            Task -> entries of its record, which are empty where they are to go.
+        """
+        return {}
 
     def end(self) -> None:
         """No task runs any more."""
@@ -221,4 +240,4 @@ def wrappers_of(view: AgentView) -> list[Wrapper]:
 
 def features_of(view: AgentView, when: str) -> list[Feature]:
     """Its features of one moment, in their order: as in features."""
-    return [module.InAgent(view) for module in features.of_agent(view.plan.spec, when)]
+    return [module.InAgent(view) for module in features.of_agent(view.plan.spec, when, view.plan.host_count)]

@@ -179,6 +179,14 @@ class Conversation:
             NoLauncherError: The launcher has been silent for too long.
         """
         self.hear()
+        self.check()
+
+    def check(self) -> None:
+        """Go on, unless what was heard forbids it.
+
+        Raises:
+            Stopped, NoLauncherError: As in listen.
+        """
         if self.stop:
             raise Stopped
         if self.watch is not None and self.watch.lost():

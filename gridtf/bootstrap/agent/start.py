@@ -14,7 +14,6 @@ from gridtf import __version__, features, schedulers
 from gridtf.bootstrap.agent import fence, local_dir
 from gridtf.bootstrap.agent.api import AgentView, Feature, Starter, Wrapper, features_of, starter_of, wrappers_of
 from gridtf.bootstrap.agent.exits import NoLauncherError
-from gridtf.bootstrap.agent.membership import Membership
 from gridtf.bootstrap.agent.supervisor import InPlace, Program
 from gridtf.bootstrap.plan import addresses, environment, rendezvous, versions
 from gridtf.bootstrap.plan.placement import PlacedTask, share_gpus
@@ -66,15 +65,12 @@ class Start:
     def gpus(self) -> tuple[str, ...]:
         return tuple(self._grant.gpus) if self._grant else ()
 
-    def run(self, holder: PortHolder, gpus: GpuGrant | None) -> Membership:
+    def run(self, holder: PortHolder, gpus: GpuGrant | None) -> None:
         """Start the tasks, when all hosts have reported.
 
         Args:
             holder: Holds the ports of this host.
             gpus: The GPUs of this host; None: the scheduler's gpu_grant determines them.
-
-        Returns:
-            What watches whether they join their cluster.
 
         Raises:
             GridtfError: They cannot be started.
@@ -112,9 +108,6 @@ class Start:
         self._state.supervisor.gates = self.fence.inodes
         self._before = set(self._system.shared_memory())
         self._start_tasks(cluster, grant)
-        master = next((task.name for task in mine if task.rank == 0), ""), cluster.master_port
-        joinable = {task.name: self._ports[task.name] for task in environment.members(plan.spec, mine)}
-        return Membership(joinable, master, self._system, self.fence.inodes, is_world=self.starter.is_world)
 
     def leftovers(self, survivors: Sequence[int]) -> list[str]:
         """What the tasks have left behind on this host, one line each.
@@ -179,7 +172,7 @@ class Start:
             MASTER_PORT: 0 where the task of rank 0 is on another host.
         """
         plan, host, mine = self._plan, self._state.host, self._mine
-        self._ports = {task.name: holder.reserve() for task in mine}
+        self._ports = self._view.ports = {task.name: holder.reserve() for task in mine}
         master_port = holder.reserve() if any(task.rank == 0 for task in mine) else 0
         servers = [task for task in mine if not self._shares_no_port(task)]
         kept = [self._ports[task.name] for task in servers if not self._releases(task)]

@@ -76,13 +76,11 @@ class TaskProcess(Fields):
         oom: Whether SIGKILL ended it after the kernel's out-of-memory killer had been active on this host.
         error: Why it could not be started.
         restarts: How many times it was restarted.
-        tensorflow: What was seen of TensorFlow in it, as in membership.py.
-        listens: The ports on which it listens while it has not joined the cluster.
-        own_folder: The folder of its checkpoints, where its host alone sees that, as in ownfolders.py.
         progress: How far it has come, as it last reported; None before.
         ranges: Name of a value -> the smallest and the largest that it has reported since the last sample.
         exception: What the hook has noted of an exception that ends its program; None before.
         quiet: Since when it has done nothing, as in quiet.py; None: it does something.
+        notes: What features have noted of it, for its record.
         abandoned: Whether it is a rank of MPI that has ended after what had started it was gone.
         program: What it runs; None before it was started.
         printed: Returns how many bytes its log has received; None: it writes its log itself.
@@ -98,13 +96,11 @@ class TaskProcess(Fields):
     oom: bool = False
     error: str | None = None
     restarts: int = 0
-    tensorflow: str = ""
-    listens: Sequence[int] = ()
-    own_folder: str = ""
     progress: Record | None = None
     ranges: Mapping[str, Sequence[float]] = {}
     exception: Record | None = None
     quiet: float | None = None
+    notes: Mapping[str, object] = {}
     abandoned: bool = False
     program: Program | None = None
     printed: Callable[[], int] | None = None
@@ -121,16 +117,15 @@ class TaskProcess(Fields):
 
     def record(self) -> Record:
         """The entry of the task in the record of its host."""
-        names = ("state", "pid", "started", "ended", "exit", "signal", "oom", "error", "restarts", "tensorflow")
+        names = ("state", "pid", "started", "ended", "exit", "signal", "oom", "error", "restarts")
         record = {name: getattr(self, name) for name in names}
         more = {
             "progress": self.progress,
             "ranges": self.ranges,
             "exception": self.exception,
             "quiet": self.quiet,
-            "listens": self.listens,
-            "own_folder": self.own_folder,
             "abandoned": self.abandoned,
+            **self.notes,
         }
         return {**record, **{name: value for name, value in more.items() if value}}
 
@@ -300,6 +295,20 @@ class Supervisor:
     def running(self) -> list[TaskProcess]:
         """The tasks that run."""
         return [task for task in self.tasks.values() if task.state == TaskState.RUNNING]
+
+    def note(self, found: Mapping[str, Record]) -> bool:
+        """Note what a feature has found out of tasks.
+
+        Args:
+            found: Task -> entries of its record.
+
+        Returns:
+            Whether that is news.
+        """
+        news = [name for name, entries in found.items() if not entries.items() <= self.tasks[name].notes.items()]
+        for name in news:
+            self.tasks[name].notes = {**self.tasks[name].notes, **found[name]}
+        return bool(news)
 
     def end_failed(self, after: float, waits: Callable[[TaskProcess], bool] = lambda task: True) -> None:
         """End programs that an exception has ended and that run on: some libraries wait for the other tasks then.

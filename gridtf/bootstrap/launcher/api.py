@@ -122,6 +122,14 @@ class Feature(features.Feature):
         """What users should know while tasks run, in a clause; may be empty."""
         return ""
 
+    def known(self, end: Evidence) -> Iterable[Evidence]:
+        """What is told beside the end of the attempt.
+
+        Args:
+            end: What the verdict is on.
+        """
+        return ()
+
     def concluded(self, end: Verdict) -> None:
         """The attempt has ended, and its verdict is written. May wait; called again where another verdict follows."""
 

@@ -25,7 +25,6 @@ from gridtf.bootstrap.judge.evidence import (
     STOP,
     TASK,
     USER,
-    WELL,
     Evidence,
     joined,
 )
@@ -326,13 +325,8 @@ class Ending:
         if cause:
             yield Evidence(EXPLAINS, outcome.failed_before(cause, tasks, reports.by_one_clock()), on=OF_TASKS)
         yield from self.known
-        if found.state in WELL:
-            from gridtf.bootstrap.judge import averaged, ownfolders, together
-            from gridtf.bootstrap.plan import environment
-
-            yield from together.notes(tasks, environment.members(self._job.spec, tasks), reports.tasks)
-            yield from averaged.notes(tasks, reports.tasks)
-            yield from ownfolders.notes(tasks, reports.tasks)
+        for each in self._features.each(lambda one: [*one.known(found)]):
+            yield from each
         yield from self._starter.known(found)
         yield Evidence(BESIDE, self._features.failures())
         yield Evidence(BESIDE, reports.leftovers())

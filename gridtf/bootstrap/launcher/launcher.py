@@ -580,7 +580,6 @@ class Launcher(Fields):
 def _preload() -> None:
     """Import what the end of the attempt needs while all is well: a file system may not respond then."""
     from gridtf.bootstrap.agent import agent, supervisor  # noqa: F401
-    from gridtf.bootstrap.judge import averaged  # noqa: F401
 
 
 def _missing(plan: AttemptPlan, hosts: list[str]) -> RendezvousError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import localtime, strftime
 
-from gridtf.bootstrap.judge import evidence, outcome, ownfolders, together
+from gridtf.bootstrap.judge import evidence, outcome
 from gridtf.bootstrap.judge.evidence import AGENTS, STOP, TASK, TRAINED, Evidence, joined
 from gridtf.bootstrap.judge.outcome import Outcome
 from gridtf.bootstrap.launcher import stalls
@@ -13,7 +13,6 @@ from gridtf.bootstrap.launcher.api import Feature, LauncherView, Starter
 from gridtf.bootstrap.launcher.contact import Contact
 from gridtf.bootstrap.launcher.endofjob import EndOfJob
 from gridtf.bootstrap.launcher.requests import STACKS, Requests
-from gridtf.bootstrap.plan import environment
 from gridtf.bootstrap.system import System
 from gridtf.features import Features
 from gridtf.jobspec.tasktypes import DATA_WORKER
@@ -53,13 +52,9 @@ class Watch:
         self._end_of_job = EndOfJob(spec, job.request, job.scheduler, system)
         self.stalls = stalls.Stalls(job, tasks, hosts, reporter.nonce, reporter.recorder)
         self._requests = Requests(hosts.attempt, reporter.nonce, system, [*features])
-        self._begun = system.monotonic()
         self._stalled = ""  # that the tasks do nothing, and where they are
         self._awaiting = 0.0  # since when all tasks have ended, and what has started them may say why
-        self._own_folder = ""  # whose checkpoints a host alone sees
         self._places = ""  # what is to be known of the places of the tasks
-        self._separate: str | None = None  # that the tasks train separately; None: not looked at since the last news
-        self._warned = False  # of that
         self._now = self._view.now = Outcome(False)
         self._apart: Evidence | None = None  # that they are none, which ends the attempt
 
@@ -100,8 +95,7 @@ class Watch:
         records = self._hosts.reports.tasks
         self._now = outcome.decide(self._tasks, records, self._policy, leader=self._job.spec.leader)
         self._view.now = self._now
-        self._separate = None
-        self._look_for_own_folders()
+        self._features.tell(lambda one: one.look())
         self._places, self._apart = self._starter.status(), self._starter.stop()
 
     def _of_stall(self) -> Evidence | None:
@@ -146,15 +140,13 @@ class Watch:
             self._reporter.report("running", lingering)
         if now.ended:
             return
-        if self._separate is None and self._job.system.monotonic() - self._begun >= together.SOON:
-            self._separate = self._look_for_separate_training()
         limit = f" {self._saving}" if now.saved else f" {self._leaders}" if now.leader else ""
         how = f"{some(now.saved)} saved a checkpoint" if now.saved else f"{some(now.early)} ended"
         waiting = f"{how}, waiting for {some(now.awaited)}{limit}" if now.awaited else ""
         waiting = self._places or waiting
         started, *notes = self._started
         wrong = self._stalled, *self._features.each(lambda one: one.status()), self._features.failures()
-        about = (*wrong, started, waiting, self._separate, self._own_folder, *notes, self._reporter.unrecorded)
+        about = (*wrong, started, waiting, *notes, self._reporter.unrecorded)
         self._reporter.report("running", joined(each or "" for each in about))
 
     def _look_at_walltime(self) -> None:
@@ -184,21 +176,6 @@ class Watch:
         """Whether a dataset was given to the data workers; True without data workers."""
         mark = self._reporter.attempt.distributed
         return not self._job.spec.count(DATA_WORKER) or mark.name in listdir(mark.parent)
-
-    def _look_for_separate_training(self) -> str:
-        """The warning that the tasks train separately, or that one keeps the others waiting; for tasks that have had
-        the time to join the cluster."""
-        members, records = environment.members(self._job.spec, self._tasks), self._hosts.reports.tasks
-        found = together.separate(self._tasks, records) or together.absent(members, records)
-        if found and not self._warned:
-            self._warned = True
-            self._reporter.notice(found.running, found.hint)
-        return found.running if found else ""
-
-    def _look_for_own_folders(self) -> None:
-        before, self._own_folder = self._own_folder, ownfolders.told(self._tasks, self._hosts.reports.tasks)
-        if self._own_folder and not before:
-            self._reporter.notice(self._own_folder, ownfolders.HINT)
 
 
 def news_interval(hosts: int) -> float:

@@ -75,7 +75,7 @@ class InAgent(agent_api.Feature):
         self._helpers: dict[str, Helper] = {}
         self._codes: dict[str, int | None] = {}  # of those that have ended: a connection that is made anew repeats all
 
-    def look(self) -> None:
+    def look(self) -> Mapping[str, Record]:
         """Start what was ordered, and tell the launcher what is new."""
         orders = self.view.conversation.latest.get(EXEC, {})
         self._codes = {name: code for name, code in self._codes.items() if name in orders}
@@ -91,6 +91,7 @@ class InAgent(agent_api.Feature):
         self._codes.update(ended)
         if ended:
             self.view.conversation.send(EXEC, {name: {"exit": code} for name, code in self._codes.items()})
+        return {}
 
     def end(self) -> None:
         self.look()

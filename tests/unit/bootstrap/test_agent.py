@@ -430,7 +430,7 @@ def test_what_was_seen_of_tensorflow_is_in_the_record(tmp_path: Path) -> None:
 
     host.system.at(5, use_tensorflow)
     host.main()
-    seen = {name: task["tensorflow"] for name, task in host.record["tasks"].items()}
+    seen = {name: task.get("tensorflow", "") for name, task in host.record["tasks"].items()}
     assert seen == {"worker:0": "loaded", "worker:1": "joined", "ps:0": ""}
 
 
@@ -439,7 +439,7 @@ def test_a_job_that_sets_tf_config_to_nothing_has_none_and_is_not_watched(tmp_pa
     loaded = "7f00-7f01 r-xp 0 fe:00 1  /lib/libtensorflow_framework.so.2\n"
     host.system.at(5, lambda: host.system.files.update(dict.fromkeys(host.pids, loaded)))
     host.main()
-    assert [task["tensorflow"] for task in host.record["tasks"].values()] == ["", ""]
+    assert [task.get("tensorflow", "") for task in host.record["tasks"].values()] == ["", ""]
     assert all("TF_CONFIG" not in started["env"] for started in host.system.started.values())
 
 

@@ -821,7 +821,7 @@ def test_tasks_that_train_separately_are_reported_after_a_minute_and_in_the_verd
     code, verdict = attempt.launch()
     running = "2 workers have loaded TensorFlow or JAX, and none has joined the cluster so far"
     assert seen == [0]
-    assert f"2 tasks on 2 hosts; {running}" in attempt.phases
+    assert f"{running}; 2 tasks on 2 hosts" in attempt.phases
     assert [line.split("\n")[0] for line in attempt.system.logged].count(running) == 1
     separately = "2 workers trained separately: none joined the cluster"
     assert (code, verdict["state"]) == (0, "COMPLETED")

@@ -13,11 +13,9 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.agent.membership import Membership
 from gridtf.bootstrap.agent.supervisor import Supervisor, TaskProcess
 from gridtf.bootstrap.system import System
 from gridtf.host import processes, procfs, usage
-from gridtf.states import ELSEWHERE, LOADED, TaskState
 from tests.support.jobs import gone
 from tests.support.python import environment, python
 from tests.support.system import FakeSystem
@@ -237,7 +235,6 @@ def test_task_record_is_json() -> None:
         "oom": False,
         "error": None,
         "restarts": 0,
-        "tensorflow": "",
     }
 
 
@@ -475,24 +472,3 @@ def test_task_is_not_restarted_when_the_job_ends(tmp_path: Path, how: str) -> No
         f"{how}; tell(s, report=report, more=s.restart())",
     )
     assert (report["tasks"]["worker:0"]["state"], report["report"], report["more"]) == ("STOPPED", True, False)
-
-
-def test_program_that_an_exception_has_ended_is_ended_where_a_library_would_wait_for_other_tasks() -> None:
-    system = FakeSystem()
-    supervisor = Supervisor([f"worker:{index}" for index in range(5)], system)
-    computing, starting, _, alone, torch = supervisor.tasks.values()  # one uploads its results
-    for pid, task in enumerate(supervisor.tasks.values(), 5000):
-        task.pid, task.state, task.tensorflow = pid, TaskState.RUNNING, LOADED
-        task.exception = {"pid": pid, "time": system.time()}
-        system.alive.add(pid)
-        system.files[pid] = "7f00-7f01 r-xp 0 0:0 1 /v/jaxlib/libjax.so\n"  # TensorFlow loads it
-    computing.tensorflow = alone.tensorflow = torch.tensorflow = ELSEWHERE
-    system.files[5004] += "7f01-7f02 r-xp 0 0:0 1 /v/torch/lib/libtorch_cpu.so\n"
-    system.own_ports = {5000: [4000], 5002: [4000], 5004: [4000]}
-    system.connections = {2009: [5001, 5004], 443: [5002]}
-    membership = Membership({}, ("", 2009), system)
-    supervisor.end_failed(15.0, membership.is_of_jax)
-    assert system.sent == []
-    system.sleep(16.0)
-    supervisor.end_failed(15.0, membership.is_of_jax)
-    assert system.sent == [(computing.pid, signal.SIGKILL), (starting.pid, signal.SIGKILL)]

@@ -10,21 +10,14 @@ from typing import Any
 
 import pytest
 
-from gridtf import schedulers
-from gridtf.bootstrap.agent.api import AgentView
-from gridtf.bootstrap.agent.conversation import Conversation
-from gridtf.bootstrap.agent.hoststate import HostState
-from gridtf.bootstrap.launcher.api import LauncherView
-from gridtf.bootstrap.launcher.hosts import HostMonitor
-from gridtf.bootstrap.launcher.reporter import Reporter
 from gridtf.bootstrap.launcher.requests import STACKS, Requests
-from gridtf.bootstrap.plan.launchedjob import LaunchedJob
 from gridtf.bootstrap.wire.messages import MessageError
 from gridtf.features import exec as feature_exec
 from gridtf.features.exec import EXEC, InAgent, InLauncher
 from gridtf.run.rundir import Record, write_record
+from tests.support.features import agent_view, launcher_view
 from tests.support.plans import hosts, task_plan
-from tests.support.streams import FakeLink, FakeListener, InlineRecorder
+from tests.support.streams import FakeLink, FakeListener
 from tests.support.system import FakeSystem
 
 ID, OTHER = "0123456789abcdef", "fedcba9876543210"
@@ -38,15 +31,12 @@ class Half:
 
     def __init__(self, folder: Path) -> None:
         self.system = FakeSystem()
-        self.listener = FakeListener(system=self.system)
-        plan = self.plan = task_plan(folder / "run", hosts(0, 0, 0, slots=1), tasks={"worker": {"count": 3}})
-        local = schedulers.get("local")
-        job = LaunchedJob(plan.attempt.run, plan.spec, plan.request, local, "7", self.system)
-        names = ("h0", "h1", "h2")
-        self.hosts = HostMonitor(plan.attempt, self.listener, 30.0, self.system.sleep, self.system, names)
-        reporter = Reporter(job, plan.attempt, plan.nonce, InlineRecorder(self.system), self.hosts, "")
-        self.reporter = reporter
-        self.feature = InLauncher(LauncherView(job, plan.attempt, self.hosts, reporter, plan.tasks), None)
+        self.plan = task_plan(folder / "run", hosts(0, 0, 0, slots=1), tasks={"worker": {"count": 3}})
+        view = launcher_view(self.plan, self.system)
+        self.hosts, self.reporter, listener = view.hosts, view.reporter, view.hosts.listener
+        assert isinstance(listener, FakeListener)
+        self.listener = listener
+        self.feature = InLauncher(view, None)
         self.listener.kinds.update(self.feature.hears)
         self.hosts.heard.update({EXEC: self.feature.heard})
 
@@ -154,12 +144,11 @@ def test_agent_starts_a_process_for_each_order_once_and_tells_all_ends_again(
 
     started: list[Helper] = []
     monkeypatch.setattr(feature_exec, "Helper", Helper)
-    system = FakeSystem()
-    state = HostState("h1", system)
-    talk = Conversation(state, system)
-    talk.link = link = FakeLink(system)
     plan = task_plan(tmp_path / "run", hosts(0, 0, slots=1), tasks={"worker": {"count": 2}})
-    view = AgentView(plan, schedulers.get("local"), state, talk, system)
+    view = agent_view(plan, FakeSystem(), "h1")
+    talk = view.conversation
+    link = talk.link
+    assert isinstance(link, FakeLink)
     feature = InAgent(view)
     talk.expect(feature.hears)
 

@@ -2,42 +2,61 @@
 
 from __future__ import annotations
 
+import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.agent.membership import Membership
-from gridtf.bootstrap.agent.supervisor import TaskProcess
 from gridtf.bootstrap.judge.evidence import STOP, Evidence
-from gridtf.bootstrap.judge.together import Absent, absent, notes, separate
 from gridtf.bootstrap.judge.verdict import Verdict, conclude
-from gridtf.states import ALONE, ELSEWHERE, JOINED, LOADED, JobState
-from tests.support.plans import task
+from gridtf.features.membership import Absent, InAgent, absent, notes, separate
+from gridtf.states import ALONE, ELSEWHERE, JOINED, LOADED, JobState, TaskState
+from tests.support.features import agent_view
+from tests.support.plans import hosts, task, task_plan
 from tests.support.system import FakeSystem
 
 TENSORFLOW = "7f00-7f01 r-xp 0 fe:00 1  /lib/tensorflow/libtensorflow_framework.so.2\n"
 
 
-class Host:
-    """Two tasks, worker:0 with pid 10 and port 2000 and worker:1 with pid 11 and port 2001; MASTER_PORT is 2009."""
+PIDS = {"worker:0": 10, "worker:1": 11, "ps:0": 12}
 
-    def __init__(self) -> None:
+
+class Host:
+    """Two workers, with the ports 2000 and 2001, and ps:0, which is no member of the cluster; MASTER_PORT is 2009."""
+
+    def __init__(self, folder: Path, *, mpi: str = "") -> None:
         self.system = FakeSystem()
-        self.membership = Membership({"worker:0": 2000, "worker:1": 2001}, ("worker:0", 2009), self.system)
-        self.tasks = [TaskProcess("worker:0", pid=10), TaskProcess("worker:1", pid=11), TaskProcess("ps:0", pid=12)]
+        roles: dict[str, Any] = {"worker": {"count": 2}, "ps": {"count": 1, "env": {"TF_CONFIG": ""}}}
+        plan = task_plan(folder / "run", hosts(0, slots=3), tasks=roles, serve=["ps"])
+        view = agent_view(plan.replace(request=plan.request.replace(mpi=mpi)), self.system)
+        view.conversation.rendezvous = {"master_port": 2009}
+        self.tasks = view.state.supervisor.tasks
+        for name, pid in PIDS.items():
+            self.tasks[name].pid = pid
+        self.ports = view.ports
+        self.membership = InAgent(view)
         self.system.files = {12: TENSORFLOW}
 
     def look(self, seconds: float = 0.0) -> bool:
         self.system.sleep(seconds)
-        return self.membership.look(self.tasks)
+        return self.membership.view.state.supervisor.note(self.membership.look())
 
     @property
-    def seen(self) -> list[str]:
-        return [task.tensorflow for task in self.tasks]
+    def pause(self) -> float:
+        return self.membership.due - self.system.monotonic()
+
+    @property
+    def seen(self) -> list[object]:
+        return [self.tasks[name].notes.get("tensorflow", "") for name in PIDS]
+
+    @property
+    def listens(self) -> list[object]:
+        return [self.tasks[name].notes.get("listens", ()) for name in PIDS]
 
 
-def test_a_task_is_seen_to_load_tensorflow_then_to_open_its_port() -> None:
-    host = Host()
+def test_a_task_is_seen_to_load_tensorflow_then_to_open_its_port(tmp_path: Path) -> None:
+    host = Host(tmp_path)
     assert not host.look()
     host.system.files[10] = TENSORFLOW
     assert host.look(1)
@@ -50,48 +69,48 @@ def test_a_task_is_seen_to_load_tensorflow_then_to_open_its_port() -> None:
     assert host.seen == [LOADED, JOINED, ""]  # once is enough
 
 
-def test_ports_of_its_own_are_seen_of_a_task_that_has_not_joined() -> None:
-    host = Host()
+def test_ports_of_its_own_are_seen_of_a_task_that_has_not_joined(tmp_path: Path) -> None:
+    host = Host(tmp_path)
     host.system.files = {10: TENSORFLOW, 11: TENSORFLOW}
     host.system.opened = {2001}
     host.system.own_ports = {10: [4010], 11: [4011]}
     assert host.look(1)
-    assert [task.listens for task in host.tasks] == [[4010], (), ()]  # worker:1 has joined
+    assert host.listens == [[4010], (), ()]  # worker:1 has joined
     host.system.own_ports = {}
     assert not host.look(1)
-    assert host.tasks[0].record()["listens"] == [4010]  # once is enough
+    assert host.tasks["worker:0"].record()["listens"] == [4010]  # once is enough
 
 
-def test_the_end_of_a_task_shows_a_port_that_was_open_between_two_looks() -> None:
-    host = Host()
+def test_the_end_of_a_task_shows_a_port_that_was_open_between_two_looks(tmp_path: Path) -> None:
+    host = Host(tmp_path)
     host.system.files.update({10: TENSORFLOW, 11: TENSORFLOW})
     host.look()
     host.system.closed = {2000}
-    host.tasks[0].ended = 1.0
+    host.tasks["worker:0"].ended = 1.0
     assert host.look()  # at once
     assert host.seen == [JOINED, LOADED, ""]
 
 
-def test_looks_become_rarer_and_end_when_all_tasks_have_joined() -> None:
-    host = Host()
+def test_looks_become_rarer_and_end_when_all_tasks_have_joined(tmp_path: Path) -> None:
+    host = Host(tmp_path)
     host.look()
-    assert host.membership.pause() == 0.25
+    assert host.pause == 0.25
     assert not host.look(0.1)
     host.look(600)
-    assert host.membership.pause() == 30.0
-    host.system.opened = {2000, 2001}
+    assert host.pause == 30.0
+    host.system.opened = {host.ports["worker:0"], host.ports["worker:1"]}
     assert host.look(30)
     host.system.sleep(100)
-    assert host.membership.pause() == 30.0
+    assert host.pause == float("inf")
     assert not host.look()
 
 
-def test_a_task_that_could_not_be_started_is_not_looked_for_all_the_time() -> None:
-    host = Host()
-    for each in host.tasks:
+def test_a_task_that_could_not_be_started_is_not_looked_for_all_the_time(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    for each in host.tasks.values():
         each.pid = None
     assert not host.look(1)
-    assert host.membership.pause() == 0.25
+    assert host.pause == 0.25
 
 
 JAX, TORCH = "/site-packages/jaxlib/libjax_common.so", "/site-packages/torch/lib/libtorch_cpu.so"
@@ -128,17 +147,17 @@ def loaded(*libraries: str) -> str:
     ],
 )
 def test_libraries_and_their_starter_show_how_a_task_communicates(
-    libraries: tuple[str, ...], variables: list[str], seen: str
+    libraries: tuple[str, ...], variables: list[str], seen: str, tmp_path: Path
 ) -> None:
-    host = Host()
+    host = Host(tmp_path)
     host.system.files[10] = TENSORFLOW + loaded(*libraries)
     host.system.started_with[10] = ["PATH=/bin", *variables]
     assert host.look()
     assert host.seen == [seen, "", ""]
 
 
-def test_mpi_is_seen_without_tensorflow_until_the_task_is_seen_to_join() -> None:
-    host = Host()
+def test_mpi_is_seen_without_tensorflow_until_the_task_is_seen_to_join(tmp_path: Path) -> None:
+    host = Host(tmp_path)
     host.system.files.update({10: loaded(MPI4PY), 11: loaded(TORCH)})
     host.system.started_with[10] = [""]
     assert not host.look()  # one without an environment exits
@@ -153,19 +172,19 @@ def test_mpi_is_seen_without_tensorflow_until_the_task_is_seen_to_join() -> None
     assert host.seen == [JOINED, "", ""]
 
 
-def test_jax_communicates_once_it_listens() -> None:
-    host = Host()
+def test_jax_communicates_once_it_listens(tmp_path: Path) -> None:
+    host = Host(tmp_path)
     host.system.files.update({10: loaded(JAX), 11: loaded(JAX)})
     assert host.look()
     assert host.seen == [LOADED, LOADED, ""]
     host.system.own_ports = {11: [4000]}
     assert host.look(1)
     assert host.seen == [LOADED, ELSEWHERE, ""]
-    assert [task.listens for task in host.tasks] == [(), (), ()]
+    assert host.listens == [(), (), ()]
 
 
-def test_an_open_master_port_is_another_way_to_communicate() -> None:
-    host = Host()
+def test_an_open_master_port_is_another_way_to_communicate(tmp_path: Path) -> None:
+    host = Host(tmp_path)
     host.system.files.update({10: TENSORFLOW, 11: TENSORFLOW})
     host.system.opened = {2009}
     assert host.look()
@@ -282,9 +301,8 @@ def test_member_that_kept_the_others_waiting_is_in_the_verdict_on_a_timeout_inst
     assert told(JobState.COMPLETED, "done", "", WORKERS[:3], seen) == Verdict(JobState.COMPLETED, "done")
 
 
-def test_mpi_that_is_loaded_after_tensorflow_is_seen_in_a_world() -> None:
-    host = Host()
-    host.membership = Membership({"worker:0": 2000}, ("", 0), host.system, is_world=True)
+def test_mpi_that_is_loaded_after_tensorflow_is_seen_in_a_world(tmp_path: Path) -> None:
+    host = Host(tmp_path, mpi="mpirun")
     host.system.files[10] = TENSORFLOW + loaded(TORCH)
     assert host.look()
     assert host.seen[0] == ELSEWHERE
@@ -292,3 +310,26 @@ def test_mpi_that_is_loaded_after_tensorflow_is_seen_in_a_world() -> None:
     host.system.started_with[10] = ["OMPI_COMM_WORLD_RANK=1"]
     assert host.look(30)
     assert host.seen[0] == ALONE
+
+
+def test_program_that_an_exception_has_ended_is_ended_where_a_library_would_wait_for_other_tasks(
+    tmp_path: Path,
+) -> None:
+    system = FakeSystem()
+    view = agent_view(task_plan(tmp_path / "run", hosts(0, slots=5), tasks={"worker": {"count": 5}}), system)
+    view.conversation.rendezvous = {"master_port": 2009}
+    computing, starting, *_ = view.state.supervisor.tasks.values()
+    for pid, each in enumerate(view.state.supervisor.tasks.values(), 5000):
+        each.pid, each.state, each.exception = pid, TaskState.RUNNING, {"pid": pid, "time": system.time()}
+        system.alive.add(pid)
+        system.files[pid] = loaded(JAX, "/lib/libtensorflow_framework.so.2")  # TensorFlow loads it
+    system.files[5004] += loaded(TORCH)
+    system.own_ports = {5000: [4000], 5004: [4000]}
+    system.connections = {2009: [5001, 5004], 443: [5002]}
+    membership = InAgent(view)
+    membership.look()
+    assert system.sent == []
+    system.sleep(16.0)
+    system.own_ports[5002] = [4000]  # for what it uploads
+    membership.look()
+    assert system.sent == [(computing.pid, signal.SIGKILL), (starting.pid, signal.SIGKILL)]

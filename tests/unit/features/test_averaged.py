@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.judge.averaged import notes
 from gridtf.bootstrap.judge.evidence import STOP, Evidence
 from gridtf.bootstrap.judge.verdict import conclude
 from gridtf.contract import TO_AVERAGE
+from gridtf.features.averaged import notes
 from gridtf.states import JobState
 from tests.support.plans import task
 

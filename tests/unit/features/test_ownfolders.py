@@ -8,37 +8,40 @@ from typing import Any
 import pytest
 
 from gridtf.bootstrap.agent import local_dir
-from gridtf.bootstrap.agent.ownfolders import OwnFolders
-from gridtf.bootstrap.agent.supervisor import TaskProcess
 from gridtf.bootstrap.judge.evidence import STOP, Evidence
-from gridtf.bootstrap.judge.ownfolders import HINT, notes, told
 from gridtf.bootstrap.judge.verdict import Verdict, conclude
 from gridtf.bootstrap.system import System
 from gridtf.contract import checkpoints_name
+from gridtf.features.ownfolders import HINT, InAgent, notes, told
 from gridtf.run.rundir import write_record
-from gridtf.states import JobState
-from tests.support.plans import task
+from gridtf.states import JobState, TaskState
+from tests.support.features import agent_view
+from tests.support.plans import hosts, task, task_plan
 from tests.support.system import FakeSystem
 
 
 class Host:
     """One task, worker:0; the folders below ``own`` are this host's alone."""
 
-    def __init__(self, folder: Path, *, wanted: bool = True) -> None:
+    def __init__(self, folder: Path, **spec: Any) -> None:
         self.system = FakeSystem()
         self.own, self.shared = folder / "own", folder / "shared"
         self.own.mkdir()
         self.system.own = [self.own]
-        self.notes = folder / "notes"
+        view = agent_view(task_plan(folder / "run", hosts(*spec.pop("gpus", (0, 0)), slots=1), **spec), self.system)
+        view.state.local_dir = self.notes = folder / "notes"
         local_dir.make([self.notes])
-        self.folders = OwnFolders(folder / "run", self.notes, self.system, wanted=wanted)
-        self.task = TaskProcess("worker:0", pid=10)
+        self.supervisor = view.state.supervisor
+        self.task = self.supervisor.tasks["worker:0"]
+        self.task.pid, self.task.state = 10, TaskState.RUNNING
+        self.folders = InAgent(view)
 
     def look(self, seconds: float = 1.0) -> str:
         self.system.sleep(seconds)
-        changed = self.folders.look([self.task])
-        assert changed == bool(self.task.own_folder)
-        return self.task.own_folder
+        before = self.task.notes
+        changed = self.supervisor.note(self.folders.look())
+        assert changed == (self.task.notes != before)
+        return str(self.task.notes.get("own_folder", ""))
 
 
 def test_folder_of_summaries_beside_checkpoints_is_found(tmp_path: Path) -> None:
@@ -59,7 +62,7 @@ def test_folder_that_gridtf_training_has_noted_is_found(tmp_path: Path) -> None:
 
 
 def test_nobody_is_told_where_no_other_host_and_no_further_start_wants_them(tmp_path: Path) -> None:
-    host = Host(tmp_path, wanted=False)
+    host = Host(tmp_path, gpus=[0], tasks={"worker": {"count": 1}})
     write_record(host.notes / checkpoints_name("worker", 0), {"folder": str(host.own)}, indent=None)
     assert host.look(100) == ""
 
