@@ -231,14 +231,13 @@ class End:
 
     def answer_dumps(self) -> None:
         """The agents answer requests for stacks: all tasks are where they were."""
-        from gridtf.bootstrap.wire import messages
 
         listener, process = self.attempt.listener, {"pid": 7, "name": "python", "state": "S", "text": "x"}
         for host in sorted(set(self.hosts) - self.attempt.quiet):
-            asked = (listener.told(host, messages.DUMP) or {}).get("id")
+            asked = (listener.told(host, "dump") or {}).get("id")
             if asked:
                 tasks = {name: {"processes": [process]} for name in self.attempt.states[host]}
-                listener.say(host, messages.STACKS, {"id": asked, "tasks": tasks})
+                listener.say(host, "stacks", {"id": asked, "tasks": tasks})
 
 
 def ends(seed: int, folder: Path) -> dict[str, Any]:

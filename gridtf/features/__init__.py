@@ -4,6 +4,7 @@
 stage      copies of files on a disk of each host
 hostsetup  lines that bash runs on each host before its tasks start
 trackers   commands that the job runs when something has happened (``on``)
+stalls     where tasks are, and whether they do anything
 straggler  who holds the others up, where tasks train in lock-step
 membership   whether tasks train together
 averaged     what averaging has done
@@ -46,14 +47,20 @@ def of_agent(spec: JobSpec, when: str, hosts: int) -> list[ModuleType]:
     """
     if when == START:
         return _imported({"stage": spec.stage, "hostsetup": spec.host_setup})
-    return _imported({"membership": True, "ownfolders": _elsewhere(spec, hosts), "exec": True})
+    wanted = {"membership": True, "stalls.agent": True, "ownfolders": _elsewhere(spec, hosts), "exec": True}
+    return _imported(wanted)
 
 
 def of_launcher(spec: JobSpec, when: str, hosts: int) -> list[ModuleType]:
     """The same for its launcher."""
     if when == START:
         return _imported({"trackers": spec.on})
-    wanted = {"straggler": spec.sample_interval and hosts > 2, "membership": True, "averaged": True}
+    wanted = {
+        "stalls.launcher": True,
+        "straggler": spec.sample_interval and hosts > 2,
+        "membership": True,
+        "averaged": True,
+    }
     return _imported({**wanted, "ownfolders": _elsewhere(spec, hosts), "exec": True})
 
 

@@ -18,7 +18,17 @@ PACKAGE = ROOT / "gridtf"
 # Where processes of 0.1.0 that an upgrade in place has overtaken find what is elsewhere now; to go after 0.2.0.
 _MOVED = {
     "": ["join"],
-    "agent/": ["containers", "gloostore", "hostsetup", "logpump", "mpishim", "session", "stage", "world"],
+    "agent/": [
+        "agentstacks",
+        "containers",
+        "gloostore",
+        "hostsetup",
+        "logpump",
+        "mpishim",
+        "session",
+        "stage",
+        "world",
+    ],
     "judge/": ["averaged", "ownfolders", "together"],
 }
 OF_LAST_RELEASE = {PACKAGE / f"bootstrap/{room}{name}.py" for room, names in _MOVED.items() for name in names}
@@ -71,6 +81,7 @@ features.exec: bootstrap.agent bootstrap.launcher bootstrap.system bootstrap.wir
     secrets states
 features.hostsetup: bootstrap.agent bootstrap.plan contract errors files host run schedulers
 features.stage: bootstrap.agent bootstrap.wire contract errors host jobspec run
+features.stalls: bootstrap.agent bootstrap.judge bootstrap.launcher bootstrap.plan bootstrap.system contract host run states values
 features.straggler: bootstrap.agent bootstrap.launcher run values
 features.trackers: bootstrap.agent bootstrap.judge bootstrap.launcher bootstrap.plan bootstrap.system bootstrap.wire
     contract errors files host jobspec run schedulers states

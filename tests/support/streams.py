@@ -13,13 +13,16 @@ from gridtf.bootstrap.wire.recorder import Recorder, put
 from gridtf.bootstrap.wire.stream import Link, Listener, News
 from gridtf.errors import RunDirError
 from gridtf.features import exec as beside
+from gridtf.features.stalls import agent, launcher
 from gridtf.run.rundir import Record
 from gridtf.starters.mpi import COMMANDS, HOSTS, REMOTE, WORLD
 from tests.support.system import FakeSystem
 
 # With those of all starters and features.
-FROM_LAUNCHER = {**messages.FROM_LAUNCHER, WORLD: HOSTS, REMOTE: COMMANDS, **beside.InAgent.hears}
-FROM_AGENT = {**messages.FROM_AGENT, REMOTE: COMMANDS, **beside.InLauncher.hears}
+FROM_LAUNCHER = {**messages.FROM_LAUNCHER, WORLD: HOSTS, REMOTE: COMMANDS}
+FROM_LAUNCHER |= {**beside.InAgent.hears, **agent.InAgent.hears}
+FROM_AGENT = {**messages.FROM_AGENT, REMOTE: COMMANDS}
+FROM_AGENT |= {**beside.InLauncher.hears, **launcher.InLauncher.hears}
 
 
 def carried(kinds: Mapping[str, Any], kind: str, content: Record) -> News:

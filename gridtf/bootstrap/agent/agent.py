@@ -21,7 +21,6 @@ from gridtf.bootstrap.agent.exits import (
     Stopped,
 )
 from gridtf.bootstrap.agent.hoststate import HostState
-from gridtf.bootstrap.agent.quiet import Quiet
 from gridtf.bootstrap.agent.rescue import Rescue
 from gridtf.bootstrap.agent.sampler import Sampler, sample_interval
 from gridtf.bootstrap.agent.savesignal import SaveSignal
@@ -242,7 +241,6 @@ class Agent(Fields):
     def _supervise(self, plan: AttemptPlan, start: Start) -> None:
         """Watch the tasks until the launcher, its silence or a signal stops the agent: each of them raises."""
         talk, supervisor = self.conversation, self.state.supervisor
-        quiet = Quiet(plan.spec.seconds_to_stall, self.system)
         save_signal = SaveSignal(plan.spec.checkpoint_signal, self.system)
         while True:
             due = min((one.due for one in self.features), default=float("inf")) - self.system.monotonic()
@@ -265,7 +263,6 @@ class Agent(Fields):
             for found in self.features.each(lambda one: one.look()):
                 changed |= supervisor.note(found)
             changed |= supervisor.restart()
-            changed |= quiet.look(supervisor.running())
             talk.send_samples(self._sampler.look(supervisor.tasks.values()))
             if start.fence is not None:
                 start.fence.keep()

@@ -161,8 +161,6 @@ class Conversation:
                     self.request_checkpoint()
             elif kind == messages.STOP:
                 self.stop = True
-            elif kind == messages.DUMP and not self.stop:
-                self._send_stacks(content["id"])
             else:
                 self.latest[kind] = content
 
@@ -226,11 +224,3 @@ class Conversation:
                 raise Stopped(number)
             if number == signal.SIGUSR1 and self._state.local_dir and number not in self.ignored:
                 self.request_checkpoint()
-
-    def _send_stacks(self, request: str) -> None:
-        """Tell the launcher where all processes of the tasks of this host are."""
-        from gridtf.bootstrap.agent import agentstacks
-
-        tasks = {task.name: task.pid for task in self._state.supervisor.running() if task.pid}
-        taken = agentstacks.take(tasks, self._state.local_dir, self._system)
-        self.send(messages.STACKS, {"id": request, "tasks": taken})

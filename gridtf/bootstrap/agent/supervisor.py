@@ -79,7 +79,6 @@ class TaskProcess(Fields):
         progress: How far it has come, as it last reported; None before.
         ranges: Name of a value -> the smallest and the largest that it has reported since the last sample.
         exception: What the hook has noted of an exception that ends its program; None before.
-        quiet: Since when it has done nothing, as in quiet.py; None: it does something.
         notes: What features have noted of it, for its record.
         abandoned: Whether it is a rank of MPI that has ended after what had started it was gone.
         program: What it runs; None before it was started.
@@ -99,7 +98,6 @@ class TaskProcess(Fields):
     progress: Record | None = None
     ranges: Mapping[str, Sequence[float]] = {}
     exception: Record | None = None
-    quiet: float | None = None
     notes: Mapping[str, object] = {}
     abandoned: bool = False
     program: Program | None = None
@@ -123,7 +121,6 @@ class TaskProcess(Fields):
             "progress": self.progress,
             "ranges": self.ranges,
             "exception": self.exception,
-            "quiet": self.quiet,
             "abandoned": self.abandoned,
             **self.notes,
         }
@@ -300,15 +297,16 @@ class Supervisor:
         """Note what a feature has found out of tasks.
 
         Args:
-            found: Task -> entries of its record.
+            found: Task -> entries of its record; empty ones go.
 
         Returns:
             Whether that is news.
         """
-        news = [name for name, entries in found.items() if not entries.items() <= self.tasks[name].notes.items()]
-        for name in news:
-            self.tasks[name].notes = {**self.tasks[name].notes, **found[name]}
-        return bool(news)
+        before = [self.tasks[name].notes for name in found]
+        for name, entries in found.items():
+            notes = {**self.tasks[name].notes, **entries}
+            self.tasks[name].notes = {entry: value for entry, value in notes.items() if value}
+        return before != [self.tasks[name].notes for name in found]
 
     def end_failed(self, after: float, waits: Callable[[TaskProcess], bool] = lambda task: True) -> None:
         """End programs that an exception has ended and that run on: some libraries wait for the other tasks then.

@@ -44,8 +44,8 @@ INTERRUPTED = frozenset({USER, SCHEDULER, LAUNCHER, STOP})
 OVER = frozenset({CLEANED_UP, TASK, HOST_OF_RANK, STOP, GONE, ABANDONED})
 MOMENTS = (RUNNING, INTERRUPTED, OVER)
 
-# Beside an end: a part of its reason; of what explains it; or what else is to be known.
-NOTE, EXPLAINS, BESIDE = "note", "explains", "beside"
+# Beside an end: a part of its reason; of what explains it; what else is to be known; or a host to be remembered for it.
+NOTE, EXPLAINS, BESIDE, SUSPECT = "note", "explains", "beside", "suspect"
 # What the end of a task is told with: a task's own failure, and others for which tasks have failed.
 ACCUSED = "accused"
 OTHERS = frozenset({ACCUSED, HOST_OF_RANK, ABANDONED})
@@ -58,7 +58,7 @@ class Evidence(Value):
     """What a watcher, an agent or a task knows of the end of an attempt.
 
     Attributes:
-        kind: One of ORDER, or ACCUSED: an end. NOTE, EXPLAINS or BESIDE: what is told with one.
+        kind: One of ORDER, or ACCUSED: an end. NOTE, EXPLAINS or BESIDE: what is told with one. SUSPECT: a host.
         what: One line; a clause, of what is told with an end.
         why: The cause, in one more line; may be empty.
         hint: What to do about it; may be empty.

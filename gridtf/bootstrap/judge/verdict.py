@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gridtf.bootstrap.judge import blame
 from gridtf.bootstrap.judge.blame import Cause, raised
-from gridtf.bootstrap.judge.evidence import BESIDE, EXPLAINS, NOTE, Evidence, joined
+from gridtf.bootstrap.judge.evidence import BESIDE, EXPLAINS, NOTE, SUSPECT, Evidence, joined
 from gridtf.errors import GridtfError
 from gridtf.host.processes import signal_name
 from gridtf.run.logparts import refresh
@@ -161,6 +161,7 @@ class Verdict(Value):
         continuation: Whether the job is started again, in words that follow the reason; may be empty.
         chain: The attempts of the job that have saved, up to this one (walltime.Chain); None where it is not to be
             continued.
+        suspects: (Host to be remembered, why).
     """
 
     state: str
@@ -172,6 +173,7 @@ class Verdict(Value):
     next: int | None = None
     continuation: str = ""
     chain: Record | None = None
+    suspects: Sequence[tuple[str, str]] = ()
 
     @property
     def exit_code(self) -> int:
@@ -246,6 +248,7 @@ def conclude(
     for note in (each for each in told if each.kind == NOTE):
         hint = note.hint if note.instead else joined((made.hint, note.hint))
         made = made.replace(reason=f"{made.reason}; {note.what}", hint=hint)
+    made = made.replace(suspects=tuple((each.what, each.why) for each in told if each.kind == SUSPECT))
     return noted(made, *(each for each in told if each.kind == BESIDE))
 
 

@@ -116,11 +116,15 @@ class Feature(features.Feature):
         """Take the request of a user."""
 
     def look(self) -> None:
-        """Look what is new; from the start of the agents to the last, also while the tasks are ended."""
+        """Look what is new: from the start of the agents to the last, also while tasks do not run."""
 
     def status(self) -> str:
         """What users should know while tasks run, in a clause; may be empty."""
         return ""
+
+    def stop(self) -> Evidence | None:
+        """Why the attempt is to end while tasks run; None: it need not."""
+        return None
 
     def known(self, end: Evidence) -> Iterable[Evidence]:
         """What is told beside the end of the attempt.

@@ -5,16 +5,12 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from gridtf.bootstrap.launcher.hosts import HostMonitor
-from gridtf.bootstrap.launcher.reporter import Reporter
-from gridtf.bootstrap.plan.launchedjob import LaunchedJob
 from gridtf.bootstrap.wire import messages
 from gridtf.bootstrap.wire.heartbeat import interval
-from gridtf.bootstrap.wire.stream import Listener
 from gridtf.host import processes
 
 if TYPE_CHECKING:
-    from gridtf.bootstrap.launcher.api import Feature
+    from gridtf.bootstrap.launcher.api import Feature, LauncherView
     from gridtf.features import Features
 
 _LONGEST_PAUSE = 2.0  # seconds; news from hosts, ends of processes and signals end a pause at once
@@ -35,9 +31,7 @@ class Contact:
     """Waits, and keeps the agents informed meanwhile.
 
     Args:
-        reporter: What users are told.
-        listener: The streams to the agents.
-        hosts: The hosts of the attempt.
+        view: The attempt.
         features: Those of the job.
 
     Attributes:
@@ -45,18 +39,11 @@ class Contact:
         stall: The last long time, in seconds, for which this process was not scheduled.
     """
 
-    def __init__(
-        self,
-        job: LaunchedJob,
-        reporter: Reporter,
-        listener: Listener,
-        hosts: HostMonitor,
-        features: Features[Feature],
-    ) -> None:
-        self._system, self._reporter, self._listener, self._hosts = job.system, reporter, listener, hosts
-        self._features = features
-        self._limit = job.spec.heartbeat_timeout
-        self._warnings = job.scheduler.injob.last_warnings
+    def __init__(self, view: LauncherView, features: Features[Feature]) -> None:
+        self._view, self._features, self._system = view, features, view.job.system
+        self._reporter, self._listener, self._hosts = view.reporter, view.hosts.listener, view.hosts
+        self._limit = view.job.spec.heartbeat_timeout
+        self._warnings = view.job.scheduler.injob.last_warnings
         self.longest = min(_LONGEST_PAUSE, self._limit / 8)
         self.stall = 0.0
         self._woken = float("-inf")  # when that time ended, by the monotonic clock
@@ -95,7 +82,8 @@ class Contact:
             self._beat = now
             self._listener.alive()
         self._reporter.record()
-        self._features.tell(lambda one: one.look())
+        if self._view.now is None:  # else they look when it is known what has become of the tasks
+            self._features.tell(lambda one: one.look())
 
     def request_checkpoint(self) -> None:
         """Request a checkpoint on all hosts."""

@@ -118,9 +118,9 @@ class Launcher(Fields):
         self.hosts = HostMonitor(self.attempt, self.listener, job.spec.heartbeat_timeout, self._pause, system)
         first = self.following.why if self.following else "learning the allocation"
         self.reporter = Reporter(job, self.attempt, self.nonce, self.recorder, self.hosts, first)
-        self.features = Features[Feature](system.log, TerminatedBySignal)
-        self.contact = Contact(job, self.reporter, self.listener, self.hosts, self.features)
         self.view = LauncherView(job, self.attempt, self.hosts, self.reporter)
+        self.features = Features[Feature](system.log, TerminatedBySignal)
+        self.contact = Contact(self.view, self.features)
         self.starter = starter_of(self.view)
         self.listener.kinds.update(self.starter.hears)
         self.hosts.heard.update(dict.fromkeys(self.starter.hears, self.starter.heard))
@@ -156,12 +156,10 @@ class Launcher(Fields):
                 end = walltime.goes_on(end, self.attempt, self.job, self.hosts.reports.tasks)
             except Exception as error:  # a verdict is written in any case
                 end = walltime.not_again(end, error, self.job.job_id)
-        # a file server that holds records up as well is the reason, and not the one host whose task writes to it
-        stalled = self._watch.stalls.host if self._watch is not None and not self.reporter.unrecorded else ""
-        if end.state == JobState.NODE_FAIL or stalled:
+        if end.state == JobState.NODE_FAIL or end.suspects:
             from gridtf.bootstrap.launcher.remember import remember
 
-            remember(self.job, self.hosts, end, self.ending.error, stalled)
+            remember(self.job, self.hosts, end, self.ending.error)
         return end
 
     @property

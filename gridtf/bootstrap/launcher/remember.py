@@ -20,8 +20,8 @@ _LIMIT = 2.0  # seconds: the home folder may hang
 _ANSWER, _QUESTION = 2.0, 4.0  # seconds for the host to answer, and for all that is asked about it
 
 
-def remember(job: LaunchedJob, hosts: HostMonitor, end: Verdict, error: Exception | None, stalled: str = "") -> None:
-    """Remember the host that has ended an attempt, if one has.
+def remember(job: LaunchedJob, hosts: HostMonitor, end: Verdict, error: Exception | None) -> None:
+    """Remember the host that has ended an attempt, if one has, and those that are suspected.
 
     Where all of several other hosts are silent, the launcher's host may be the one that is cut off. A host that answers
     and is in service is well: what was silent is its agent, which somebody may have stopped or killed.
@@ -30,7 +30,6 @@ def remember(job: LaunchedJob, hosts: HostMonitor, end: Verdict, error: Exceptio
         hosts: The hosts of the attempt, whose processes have been ended.
         end: The verdict.
         error: What has ended the attempt; None: a task or a signal.
-        stalled: The host that the tasks wait for; empty: none.
     """
     named = error.host if isinstance(error, HostLostError) else (end.cause or {}).get("host")
     lost = named in hosts.left() and (len(hosts.hosts) == 2 or not hosts.alone(job.here))
@@ -38,7 +37,7 @@ def remember(job: LaunchedJob, hosts: HostMonitor, end: Verdict, error: Exceptio
     if end.state == JobState.NODE_FAIL and lost:
         fault = aside(job, lambda: _fault(job, hosts, str(named)), _QUESTION)
         found = [(named, LOST, f"{end.reason}; {fault}")] * bool(fault)
-    found += [(stalled, STALLED, "the job waited for a disk or a file system of this host")] * bool(stalled)
+    found += [(host, STALLED, why) for host, why in end.suspects]
     cluster, now = job.scheduler.login.cluster(job.system.environ), job.system.time()
     noted = [Finding(str(host), job.job_id, now, kind, why, cluster) for host, kind, why in found]
     if noted:

@@ -30,7 +30,6 @@ class Reports:
         progressed: The same for the progress of tasks, and for samples.
         happened: Events of hosts and tasks, until the owner takes them: as in events.jsonl.
         sampled: Samples, and when logs have grown, until the owner takes them: messages of the kind SAMPLE.
-        stacks: Host -> its answer to the last request for stacks.
         checked: Host -> what it has measured last; ``late``: seconds that its clock is behind, and the message's way.
         gone: Host -> why its agent has ended by itself.
         over: The hosts where no process of the job is left.
@@ -45,7 +44,6 @@ class Reports:
         self.checkpoint = False
         self.states = 0
         self.changed = self.progressed = False
-        self.stacks: dict[str, Record] = {}
         self.checked: dict[str, Record] = {}
         self.happened: list[Record] = []
         self.sampled: list[Record] = []
@@ -70,8 +68,6 @@ class Reports:
             self.changed = True
         elif kind == messages.STATE:
             self._note(host, content)
-        elif kind == messages.STACKS:
-            self.stacks[host] = content
         elif kind == messages.CHECKED:
             self.checked[host] = {**content, "late": self._system.time() - content["time"]}
         elif kind == messages.SAMPLE:

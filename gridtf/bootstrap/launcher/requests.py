@@ -17,16 +17,14 @@ from gridtf.bootstrap.system import System
 from gridtf.bootstrap.wire.helper import Helper
 from gridtf.errors import GridtfError
 from gridtf.host import processes
-from gridtf.run import recordtypes
 from gridtf.run.rundir import REQUEST, Attempt, Record, listdir, read_record
 
-STACKS = "stacks"  # what the file of a request for them begins with
 _FOLDER_PAUSE = 2.0  # seconds between two looks; each is one listing of a folder that does not grow
 _RESTART_PAUSE = 30.0  # seconds from one start of the process to the next, should it end
 
 
 class Requests:
-    """Sees requests to an attempt: for its stacks, and for features. Each one ends a pause of the launcher.
+    """Sees requests to an attempt, which features take. Each one ends a pause of the launcher.
 
     Args:
         nonce: Its nonce.
@@ -64,11 +62,12 @@ class Requests:
 
     def _pass_on(self, name: str, launcher: socket.socket) -> None:
         takers = {asks: (kind, one) for one in self._features for asks, kind in one.asks.items()}
-        asks = next((asks for asks in takers if name.startswith(asks)), STACKS)
-        kind, one = takers.get(asks, (recordtypes.StacksRequest, None))
-        path = self._attempt.path / name
+        asks = next((asks for asks in takers if name.startswith(asks)), "")
+        if not asks:
+            return
+        (kind, one), path = takers[asks], self._attempt.path / name
         with contextlib.suppress(GridtfError, OSError):  # another user's, which is no reason to leave others waiting
             record = read_record(path, kind, nonce=self._nonce, listed=True, own=True)
             path.unlink()
-            if record is not None and not (one and one.refused(record)):
+            if record is not None and not one.refused(record):
                 launcher.sendall(json.dumps([asks, record]).encode() + b"\n")

@@ -8,11 +8,10 @@ from time import localtime, strftime
 from gridtf.bootstrap.judge import evidence, outcome
 from gridtf.bootstrap.judge.evidence import AGENTS, STOP, TASK, TRAINED, Evidence, joined
 from gridtf.bootstrap.judge.outcome import Outcome
-from gridtf.bootstrap.launcher import stalls
 from gridtf.bootstrap.launcher.api import Feature, LauncherView, Starter
 from gridtf.bootstrap.launcher.contact import Contact
 from gridtf.bootstrap.launcher.endofjob import EndOfJob
-from gridtf.bootstrap.launcher.requests import STACKS, Requests
+from gridtf.bootstrap.launcher.requests import Requests
 from gridtf.bootstrap.system import System
 from gridtf.features import Features
 from gridtf.jobspec.tasktypes import DATA_WORKER
@@ -29,9 +28,6 @@ class Watch:
         starter: What has started the tasks.
         features: Those of the job.
         started: What runs, for the status; and what is not as it should be from the start on.
-
-    Attributes:
-        stalls: Finds out whether they do.
     """
 
     def __init__(
@@ -42,17 +38,15 @@ class Watch:
         features: Features[Feature],
         started: tuple[str, ...],
     ) -> None:
-        self._view, self._features, reporter = view, features, view.reporter
-        self._job, self._tasks, self._hosts = job, tasks, hosts = view.job, view.tasks, view.hosts
-        self._reporter, self._contact, self._starter, self._started = reporter, contact, starter, started
-        spec, system = job.spec, job.system
+        self._view, self._features, self._contact = view, features, contact
+        self._starter, self._started = starter, started
+        self._job, self._tasks, self._hosts, self._reporter = view.job, view.tasks, view.hosts, view.reporter
+        job, spec, system = view.job, view.job.spec, view.job.system
         self._policy = spec.success_policy  # "chief" as soon as the others have had their time after its success
         self._leaders, self._saving = TimeLimit(spec.leader_wait, system), TimeLimit(spec.leader_wait, system)
         self._evaluators = TimeLimit(spec.evaluator_wait, system)
         self._end_of_job = EndOfJob(spec, job.request, job.scheduler, system)
-        self.stalls = stalls.Stalls(job, tasks, hosts, reporter.nonce, reporter.recorder)
-        self._requests = Requests(hosts.attempt, reporter.nonce, system, [*features])
-        self._stalled = ""  # that the tasks do nothing, and where they are
+        self._requests = Requests(view.attempt, view.reporter.nonce, system, [*features])
         self._awaiting = 0.0  # since when all tasks have ended, and what has started them may say why
         self._places = ""  # what is to be known of the places of the tasks
         self._now = self._view.now = Outcome(False)
@@ -70,7 +64,7 @@ class Watch:
         judged = None
         asked: dict[str, Callable[[], Evidence | None]] = {
             TASK: lambda: Evidence(TASK, f"{self._now.cause.name} has failed") if self._now.cause else None,
-            STOP: lambda: self._apart or self._of_stall(),
+            STOP: lambda: self._apart or next(filter(None, self._features.each(lambda one: one.stop())), None),
             TRAINED: self._of_training,
             AGENTS: self._of_agents,
         }
@@ -84,7 +78,7 @@ class Watch:
             if self._now.leader and self._leaders.over():
                 self._policy = "chief"  # from now on its success is the job's
                 continue
-            self._look_for_stall(waits=bool(self._now.ended or self._now.awaited))
+            self._features.tell(lambda one: one.look())
             if (end := evidence.first(evidence.RUNNING, asked)) is not None:
                 return end
             self._report()
@@ -95,16 +89,7 @@ class Watch:
         records = self._hosts.reports.tasks
         self._now = outcome.decide(self._tasks, records, self._policy, leader=self._job.spec.leader)
         self._view.now = self._now
-        self._features.tell(lambda one: one.look())
         self._places, self._apart = self._starter.status(), self._starter.stop()
-
-    def _of_stall(self) -> Evidence | None:
-        """That a job which does nothing is to end."""
-        on_stall = self._job.spec.on_stall
-        done = self._now.ended or self._now.awaited  # since the stacks were taken that show it
-        if done or not self._stalled or on_stall not in ("end", "restart"):
-            return None
-        return Evidence(STOP, self._stalled, hint=stalls.HINT, final='on_stall is "end"' if on_stall == "end" else "")
 
     def _of_training(self) -> Evidence | None:
         """That all tasks that are awaited have succeeded, or have saved."""
@@ -145,7 +130,7 @@ class Watch:
         waiting = f"{how}, waiting for {some(now.awaited)}{limit}" if now.awaited else ""
         waiting = self._places or waiting
         started, *notes = self._started
-        wrong = self._stalled, *self._features.each(lambda one: one.status()), self._features.failures()
+        wrong = *self._features.each(lambda one: one.status()), self._features.failures()
         about = (*wrong, started, waiting, *notes, self._reporter.unrecorded)
         self._reporter.report("running", joined(each or "" for each in about))
 
@@ -157,20 +142,10 @@ class Watch:
 
     def _look_for_requests(self) -> None:
         for asks, request in self._requests.look():
-            if asks == STACKS:
-                self.stalls.ask(request["id"])
-            else:
-                self._pass_on(asks, request)
+            self._pass_on(asks, request)
 
     def _pass_on(self, asks: str, request: Record) -> None:
         self._features.tell(lambda one: one.asked(request) if asks in one.asks else None)
-
-    def _look_for_stall(self, *, waits: bool) -> None:
-        before, self._stalled = self._stalled, self.stalls.look(waits=waits)
-        if self._stalled and not before:
-            self._reporter.note("stalled", text=self._stalled)
-        elif before and not self._stalled:
-            self._reporter.note("going on")
 
     def _distributed(self) -> bool:
         """Whether a dataset was given to the data workers; True without data workers."""

@@ -28,7 +28,6 @@ PLAN = "plan"  # the part of plan.json that concerns this host
 RENDEZVOUS = "rendezvous"  # what rendezvous.json has
 LAUNCHER = "launcher"  # which process the launcher is, and whether a checkpoint was requested
 STOP = "stop"  # end the tasks
-DUMP = "dump"  # send the stacks of all processes
 CHECK = "check"  # measure this host, before RENDEZVOUS
 # From an agent:
 HELLO = "hello"  # the answer to the challenge, with a challenge of its own
@@ -36,7 +35,6 @@ HOST = "host"  # addresses, ports, GPUs and versions
 STATE = "state"  # of the tasks
 GONE = "gone"  # from the agent supervisor: why the agent has ended
 RANK = "rank"  # from a rank of gridtf_join, to rank 0: its address, port and GPUs
-STACKS = "stacks"  # the answer to DUMP
 CHECKED = "checked"  # the answer to CHECK
 SAMPLE = "sample"  # what the host and its tasks use, and when logs have grown
 # From both:
@@ -63,7 +61,6 @@ FROM_LAUNCHER: Mapping[str, Any] = MappingProxyType(
         RENDEZVOUS: recordtypes.Rendezvous,
         LAUNCHER: _Launcher,
         STOP: recordtypes.Stop,
-        DUMP: {"id": recordtypes.Hex},
         CHECK: {"number": recordtypes.Count, "order": {str: object}},
         ERROR: recordtypes.HostError,
         ALIVE: {},
@@ -75,7 +72,6 @@ FROM_AGENT: Mapping[str, Any] = MappingProxyType(
         HOST: recordtypes.HostRecord,
         STATE: recordtypes.HostState,
         GONE: recordtypes.Gone,
-        STACKS: {"id": recordtypes.Hex, "tasks": {str: recordtypes.Shown}},
         CHECKED: recordtypes.Checked,
         SAMPLE: {"sample?": recordtypes.Sample, "logs": {str: [[float]]}},
         RANK: recordtypes.RankRecord,

@@ -8,7 +8,6 @@ import itertools
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap import judge
 from gridtf.bootstrap.judge.verdict import Verdict
 from gridtf.bootstrap.launcher.launcher import Launcher, supervise
 from gridtf.bootstrap.launcher.reporter import progress_interval
@@ -26,6 +24,7 @@ from gridtf.bootstrap.system import System
 from gridtf.bootstrap.wire import messages
 from gridtf.errors import CleanedUpError, GridtfError, PlacementError, SchedulerError, TerminatedError
 from gridtf.features.exec import InLauncher
+from gridtf.features.stalls import DUMP, STACKS
 from gridtf.jobspec.request import Request
 from gridtf.run import jsonlines, recordtypes, rundir
 from gridtf.run.rundir import Record, RunDir, cannot, read_record, write_record, write_text
@@ -1287,12 +1286,12 @@ def test_job_that_saves_while_its_stacks_are_taken_has_saved_and_is_not_stalled(
         for host, tasks in attempt.states.items():
             for task in tasks.values():
                 task.setdefault("quiet", attempt.system.wall)
-            asked = (attempt.listener.told(host, messages.DUMP) or {}).get("id", "")
+            asked = (attempt.listener.told(host, DUMP) or {}).get("id", "")
             if asked and f"{host} {asked}" not in answered:
                 answered.add(f"{host} {asked}")
                 process = {"pid": 7, "name": "python", "state": "S", "text": "x"}
                 shown = {name: {"processes": [process]} for name in tasks}
-                attempt.listener.say(host, messages.STACKS, {"id": asked, "tasks": shown})
+                attempt.listener.say(host, STACKS, {"id": asked, "tasks": shown})
         if len(answered) == 4:  # both dumps show the same
             for host, tasks in attempt.states.items():
                 attempt.states[host] = {name: state("SAVED", ended=attempt.system.wall, exit=42) for name in tasks}
@@ -1309,20 +1308,6 @@ def test_status_does_not_wait_for_nobody_after_mpirun_has_ended_ranks(tmp_path: 
         attempt.task(host, f"worker:{host[1]}", "COMPLETED", 5, exit=0, abandoned=True)
     attempt.launch()
     assert not [phase for phase in attempt.phases if "training has ended" in phase]
-
-
-def test_verdict_on_a_failed_task_imports_nothing_of_those_on_success(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    attempt = Attempt(tmp_path)
-    attempt.task("h1", "worker:1", "FAILED", 5.0, exit=3)
-
-    def lose_the_file() -> None:
-        monkeypatch.delattr(judge, "averaged", raising=False)  # an earlier test may have imported it
-        monkeypatch.setitem(sys.modules, "gridtf.bootstrap.judge.averaged", None)
-
-    attempt.at(5, lose_the_file)
-    assert "worker:1 on h1: exit code 3" in attempt.launch()[1]["reason"]
 
 
 def test_job_goes_on_without_a_feature_that_has_a_bug_and_says_so(

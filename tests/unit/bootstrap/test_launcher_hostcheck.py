@@ -11,6 +11,7 @@ import pytest
 
 from gridtf.bootstrap.launcher import remember
 from gridtf.bootstrap.wire import messages
+from gridtf.features.stalls.launcher import InLauncher
 from gridtf.run import hosthistory, jsonlines, recordtypes
 from gridtf.run.rundir import Record, RunDir, read_record, write_record
 from gridtf.schedulers.api import LOOPBACK, Allocation, Host
@@ -284,7 +285,8 @@ def test_stall_says_nothing_about_a_host_where_the_run_directory_has_not_respond
     def report(phase: str, detail: str) -> None:
         started(phase, detail)
         if attempt.launcher._watch is not None:
-            attempt.launcher._watch.stalls.host = "h1"
+            (stalls,) = (one for one in attempt.launcher.features if isinstance(one, InLauncher))
+            stalls._host = "h1"
             attempt.launcher.reporter.unrecorded = unrecorded
 
     attempt.launcher.reporter.report = report  # type: ignore[method-assign]

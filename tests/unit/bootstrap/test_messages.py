@@ -37,7 +37,6 @@ LAUNCHER_SAYS: dict[str, Record] = {
     messages.ENVIRONMENT: {"environ": {"PATH": "/bin", "ODD": "a\nb\udcff"}},
     messages.RENDEZVOUS: {"text": '{"worker": ["n1:1"]}', "master_addr": "n1", "master_port": 2, "outside": {}},
     messages.LAUNCHER: WHO,
-    messages.DUMP: {"id": HEX[:16]},
     messages.CHECK: {"number": 2, "order": {"measures": ["pair"], "peer": ["n2", 4711]}},
     messages.STOP: {"state": "FAILED", "reason": "Ü", "task": None},
     messages.ERROR: ERROR,
@@ -47,10 +46,6 @@ AGENT_SAYS: dict[str, Record] = {
     messages.HELLO: HELLO,
     messages.HOST: {"host": "n1", "address": "n1", "ports": {"worker:0": 4711}, "master_port": 4712},
     messages.STATE: {"tasks": {"worker:0": {"state": "RUNNING", "exit": None}}, "over": False},
-    messages.STACKS: {
-        "id": HEX[:16],
-        "tasks": {"worker:0": {"processes": [{"pid": 7, "name": "python", "state": "S", "text": "Thread"}]}},
-    },
     messages.SAMPLE: {
         "sample": {
             "time": 5.0,

@@ -10,14 +10,15 @@ import pytest
 
 from gridtf.bootstrap.judge.verdict import Verdict
 from gridtf.bootstrap.launcher import remember
-from gridtf.bootstrap.launcher.stalls import Dump
 from gridtf.bootstrap.system import System
 from gridtf.errors import HostLostError
+from gridtf.features.stalls.launcher import Dump
 from gridtf.host import network
 from gridtf.run import hosthistory
 from gridtf.states import JobState
 
 LOST = HostLostError("no heartbeat from host n2 for 30 s", host="n2")
+DISK = "the job waited for a disk or a file system of this host"
 NODE_FAIL = Verdict(JobState.NODE_FAIL, LOST.what)
 
 
@@ -34,7 +35,7 @@ def noted(end: Verdict, error: Exception | None = None, **about: Any) -> list[tu
     injob = SimpleNamespace(host_fault={"n2": about.get("fault", "")}.__getitem__)
     scheduler = SimpleNamespace(login=login, injob=injob)
     job: Any = SimpleNamespace(system=System(os.environ), job_id="7_3", here="n1", scheduler=scheduler)
-    remember.remember(job, hosts, end, error, about.get("stalled", ""))  # type: ignore[arg-type]
+    remember.remember(job, hosts, end, error)  # type: ignore[arg-type]
     found = hosthistory.read(os.environ, job.system.time()).suspects
     return [(each.host, each.findings[0].kind, each.findings[0].job) for each in found]
 
@@ -93,11 +94,9 @@ def test_only_other_host_of_two_is_remembered() -> None:
 
 
 def test_host_whose_disk_stalls_the_job_is_remembered_also_when_the_job_is_cancelled_for_it() -> None:
-    assert noted(Verdict(JobState.CANCELLED, "cancelled by ann"), stalled="n3") == [("n3", "stalled", "7")]
+    assert noted(Verdict(JobState.CANCELLED, "cancelled by ann", suspects=[("n3", DISK)])) == [("n3", "stalled", "7")]
     (suspect,) = hosthistory.read(os.environ, System(os.environ).time()).suspects
-    assert suspect.reason == "stalled: the job waited for a disk or a file system of this host", (
-        "why it has ended is not"
-    )
+    assert suspect.reason == f"stalled: {DISK}", "why it has ended is not"
 
 
 def test_home_that_hangs_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:

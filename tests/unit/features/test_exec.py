@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.launcher.requests import STACKS, Requests
+from gridtf.bootstrap.launcher.requests import Requests
 from gridtf.bootstrap.wire.messages import MessageError
 from gridtf.features import exec as feature_exec
 from gridtf.features.exec import EXEC, InAgent, InLauncher
+from gridtf.features.stalls import STACKS, launcher
 from gridtf.run.rundir import Record, write_record
 from tests.support.features import agent_view, launcher_view
 from tests.support.plans import hosts, task_plan
@@ -37,6 +38,7 @@ class Half:
         assert isinstance(listener, FakeListener)
         self.listener = listener
         self.feature = InLauncher(view, None)
+        self.stalls = launcher.InLauncher(view, None)
         self.listener.kinds.update(self.feature.hears)
         self.hosts.heard.update({EXEC: self.feature.heard})
 
@@ -52,7 +54,7 @@ class Half:
 
     def requested(self) -> Sequence[tuple[str, Record]]:
         """What the process that finds requests passes on."""
-        requests = Requests(self.plan.attempt, self.plan.nonce, self.system, [self.feature])
+        requests = Requests(self.plan.attempt, self.plan.nonce, self.system, [self.feature, self.stalls])
         ours, theirs = socket.socketpair()
         with ours, theirs:
             for path in sorted(self.plan.attempt.path.glob("*.request.json")):

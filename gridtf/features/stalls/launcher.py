@@ -1,17 +1,18 @@
-"""Where the tasks of a running job are: the launcher asks all hosts, for users and where the job is stalled."""
+"""The launcher's half: it asks all hosts where tasks are, for users and where the job seems to be stalled."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import ClassVar
 
-from gridtf.bootstrap.launcher.hosts import HostMonitor
-from gridtf.bootstrap.plan.launchedjob import LaunchedJob
+from gridtf.bootstrap.judge.evidence import STOP, SUSPECT, Evidence
+from gridtf.bootstrap.launcher import api
 from gridtf.bootstrap.plan.placement import PlacedTask
-from gridtf.bootstrap.wire import messages
-from gridtf.bootstrap.wire.recorder import Recorder
-from gridtf.run import stacks
+from gridtf.features.stalls import DUMP, STACKS
+from gridtf.run import recordtypes, stacks
+from gridtf.run.recordtypes import Kind
 from gridtf.run.rundir import Record
 from gridtf.states import TaskState
 from gridtf.values import Value
@@ -74,25 +75,18 @@ class Dump(Value):
         return halted.pop() if len(halted) == 1 < len({task["host"] for task in self.tasks.values()}) else ""
 
 
-class Stalls:
-    """Looks after an attempt: answers requests for stacks, and finds out whether the job is stalled.
+class InLauncher(api.Feature):
+    """Answers requests for stacks, and finds out whether the job is stalled."""
 
-    Args:
-        tasks: Its tasks.
-        hosts: Its hosts.
-        nonce: The nonce of the attempt.
-        recorder: What writes the answer.
+    vital = False
+    hears: ClassVar[Mapping[str, Kind]] = {STACKS: {"id": recordtypes.Hex, "tasks": {str: recordtypes.Shown}}}
+    asks: ClassVar[Mapping[str, Kind]] = {STACKS: recordtypes.StacksRequest}
 
-    Attributes:
-        host: The one host, of several, whose tasks a stalled job waits for, since its disk does not respond; or empty.
-    """
-
-    def __init__(
-        self, job: LaunchedJob, tasks: Sequence[PlacedTask], hosts: HostMonitor, nonce: str, recorder: Recorder
-    ) -> None:
-        self._job, self._tasks, self._hosts, self._nonce = job, tasks, hosts, nonce
-        self._recorder, self._system = recorder, job.system
-        self._after = job.spec.seconds_to_stall  # None: it is not found out whether the job is stalled
+    def __init__(self, view: api.LauncherView, before: api.Feature | None) -> None:
+        super().__init__(view, before)
+        self._system, self._spec = view.job.system, view.job.spec
+        self._after = self._spec.seconds_to_stall  # None: it is not found out whether the job is stalled
+        self._answers: dict[str, Record] = {}  # host -> its last answer
         self._asked: list[str] = []  # ids of requests that are to be answered
         self._id = ""  # of the dump that is being taken
         self._then: Callable[[Dump], None] = self._answer  # what is done with it
@@ -100,75 +94,91 @@ class Stalls:
         self._next = float("-inf")  # when the job is judged again
         self._since: float | None = None  # since when the job has been quiet
         self._first: Dump | None = None
-        self._stalled = self.host = ""  # where the tasks of a stalled job are
+        self._stalled = ""  # where the tasks of a stalled job are
+        self._host = ""  # the one host, of several, whose tasks it waits for, since its disk does not respond
 
-    def ask(self, request: str) -> None:
-        """Have a request answered: its id."""
-        self._asked.append(request)
+    def asked(self, request: Record) -> None:
+        self._asked.append(request["id"])
 
-    def look(self, *, waits: bool) -> str:
-        """See what is new.
+    def heard(self, host: str, content: Record) -> None:
+        self._answers[host] = content
 
-        Args:
-            waits: Whether the launcher itself waits for something, such as an evaluator.
-
-        Returns:
-            That the job is stalled, for how long, and where its tasks are; empty where it is not.
-        """
+    def look(self) -> None:
+        if self.view.now is None:
+            return
         now = self._system.monotonic()
         if self._id:
-            answers = [host for host, answer in self._hosts.reports.stacks.items() if answer["id"] == self._id]
-            if len(answers) < len(self._hosts.hosts) and now < self._deadline:
-                return self._text()
-            self._id, taken = "", self._taken(self._id)
-            self._then(taken)
+            hosts = self.view.hosts.hosts
+            if (
+                sum(answer["id"] == self._id for answer in self._answers.values()) == len(hosts)
+                or now >= self._deadline
+            ):
+                self._id, taken = "", self._taken(self._id)
+                self._then(taken)
         elif self._asked:
             self._ask(self._answer)
         elif self._after is not None and now >= self._next:
             self._next = now + min(1.0, between(self._after))
-            self._judge(now, self._after, waits=waits)
-        return self._text()
+            self._judge(now, self._after)
 
-    def _text(self) -> str:
+    def status(self) -> str:
         if not self._stalled or self._since is None:
             return ""
         seconds = self._system.time() - self._since
         how_long = f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
         return f"stalled for {how_long}: {self._stalled}"
 
+    def stop(self) -> Evidence | None:
+        on_stall = self._spec.on_stall
+        if self._waits() or not self._stalled or on_stall not in ("end", "restart"):
+            return None
+        return Evidence(STOP, self.status(), hint=HINT, final='on_stall is "end"' if on_stall == "end" else "")
+
+    def known(self, end: Evidence) -> Iterable[Evidence]:
+        # a file server that holds records up as well is the reason, and not the one host whose task writes to it
+        if self._host and not self.view.reporter.unrecorded:
+            yield Evidence(SUSPECT, self._host, "the job waited for a disk or a file system of this host")
+
+    def _waits(self) -> bool:
+        """Whether the launcher itself waits for something, such as an evaluator."""
+        now = self.view.now
+        return bool(now and (now.ended or now.awaited))  # since the stacks were taken that show that the job is stalled
+
     def _ask(self, then: Callable[[Dump], None]) -> None:
         self._id, self._then = os.urandom(8).hex(), then
         self._deadline = self._system.monotonic() + _ANSWERS
-        self._hosts.listener.send_all(messages.DUMP, {"id": self._id})
+        self.view.hosts.listener.send_all(DUMP, {"id": self._id})
 
     def _taken(self, asked: str) -> Dump:
         found: dict[str, Record] = {}
         left, missing = _MOST_IN_ALL, []
-        for host in self._hosts.hosts:
-            answer = self._hosts.reports.stacks.pop(host, {"id": ""})
+        for host in self.view.hosts.hosts:
+            answer = self._answers.pop(host, {"id": ""})
             if answer["id"] != asked:
                 missing.append(host)
                 continue
             for name, task in answer["tasks"].items():
                 left -= sum(len(process.get("text", "")) for process in task["processes"])
                 found[name] = {"host": host, "processes": task["processes"] if left > 0 else []}
-        ordered = {task.name: found[task.name] for task in self._tasks if task.name in found}
+        ordered = {task.name: found[task.name] for task in self.view.tasks if task.name in found}
         return Dump(ordered, tuple(missing), self._system.monotonic())
 
     def _answer(self, taken: Dump) -> None:
         for request in self._asked[-1:]:  # one answer is enough for all of them
-            record = {"nonce": self._nonce, "id": request, "time": self._system.time(), "missing": [*taken.missing]}
-            self._recorder.write(self._hosts.attempt.stacks, json.dumps({**record, **taken.packed()}))
+            reporter = self.view.reporter
+            record = {"nonce": reporter.nonce, "id": request, "time": self._system.time(), "missing": [*taken.missing]}
+            reporter.recorder.write(self.view.attempt.stacks, json.dumps({**record, **taken.packed()}))
         self._asked = []
 
     # --- whether the job is stalled
 
-    def _judge(self, now: float, after: float, *, waits: bool) -> None:
-        since = None if waits else quiet_since(self._tasks, self._hosts.reports.by_one_clock())
+    def _judge(self, now: float, after: float) -> None:
+        since = None if self._waits() else quiet_since(self.view.tasks, self.view.hosts.reports.by_one_clock())
         if since is None or self._since is None or since > self._since + _SAME:
             if self._stalled:
                 self._system.log("the job is not stalled any more")
-            self._since, self._first, self._stalled, self.host = since, None, "", ""
+                self.view.reporter.note("going on")
+            self._since, self._first, self._stalled, self._host = since, None, "", ""
         if self._since is None or self._stalled or self._system.time() - self._since < after:
             return
         if self._first is None:
@@ -181,7 +191,7 @@ class Stalls:
 
     def _runs(self) -> bool:
         """Whether the scheduler knows that the job is not suspended."""
-        return self._job.scheduler.injob.suspended(self._system.environ) is False
+        return self.view.job.scheduler.injob.suspended(self._system.environ) is False
 
     def _keep(self, taken: Dump) -> None:
         self._first = taken
@@ -190,5 +200,6 @@ class Stalls:
         first, self._first = self._first, taken
         whole = first is not None and not first.missing and not taken.missing
         if first is not None and whole and stacks.equal(first.tasks, taken.tasks) and self._runs():
-            self._stalled, self.host = taken.summary(), taken.waits_for_disk()
-            self._system.log(self._text())
+            self._stalled, self._host = taken.summary(), taken.waits_for_disk()
+            self._system.log(self.status())
+            self.view.reporter.note("stalled", text=self.status())

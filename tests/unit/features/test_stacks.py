@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.launcher.stalls import between, quiet_since
 from gridtf.bootstrap.plan.placement import PlacedTask
+from gridtf.features.stalls.launcher import between, quiet_since
 from gridtf.run import stacks
 from gridtf.run.rundir import Record
 
