@@ -137,7 +137,15 @@ class CleanedUpError(HostError):
 
 
 class BadHostError(GridtfError):
-    """The check before training has found hosts that are far from the others."""
+    """The check before training has found hosts that are far from the others.
+
+    Attributes:
+        hosts: Those that spare ones replace in another attempt.
+    """
+
+    def __init__(self, what: str, *, why: str = "", hint: str = "", hosts: tuple[str, ...] = ()) -> None:
+        super().__init__(what, why=why, hint=hint)
+        self.hosts = hosts
 
 
 _SLIP = 0.9  # by difflib; one wrong letter in a long word, beside which less similar words are no help

@@ -1,16 +1,18 @@
 """The features of a job: each is one file or folder here, behind hooks of the core, which names none of them.
 
-=========  ===============================================================
-stage      copies of files on a disk of each host
-hostsetup  lines that bash runs on each host before its tasks start
-trackers   commands that the job runs when something has happened (``on``)
-stalls     where tasks are, and whether they do anything
-straggler  who holds the others up, where tasks train in lock-step
-membership   whether tasks train together
-averaged     what averaging has done
-ownfolders   checkpoints in folders that one host alone has
-exec       commands that users run beside a task
-=========  ===============================================================
+==========  =======================================================================
+stage       copies of files on a disk of each host
+hostsetup   lines that bash runs on each host before its tasks start
+hostcheck   whether hosts are as fast as the others, before tasks start (``check``)
+badhosts    what a job has found out about hosts is remembered
+trackers    commands that the job runs when something has happened (``on``)
+stalls      where tasks are, and whether they do anything
+straggler   who holds the others up, where tasks train in lock-step
+membership  whether tasks train together
+averaged    what averaging has done
+ownfolders  checkpoints in folders that one host alone has
+exec        commands that users run beside a task
+==========  =======================================================================
 
 It has a class InLauncher, InAgent or both, which extend Feature of bootstrap/launcher/api and bootstrap/agent/api:
 these have the hooks, and say what a feature sees. Hooks return values, and set nothing of the core. Those that are
@@ -46,7 +48,7 @@ def of_agent(spec: JobSpec, when: str, hosts: int) -> list[ModuleType]:
         hosts: How many hosts it has.
     """
     if when == START:
-        return _imported({"stage": spec.stage, "hostsetup": spec.host_setup})
+        return _imported({"stage": spec.stage, "hostsetup": spec.host_setup, "hostcheck.agent": spec.check != "off"})
     wanted = {"membership": True, "stalls.agent": True, "ownfolders": _elsewhere(spec, hosts), "exec": True}
     return _imported(wanted)
 
@@ -54,7 +56,7 @@ def of_agent(spec: JobSpec, when: str, hosts: int) -> list[ModuleType]:
 def of_launcher(spec: JobSpec, when: str, hosts: int) -> list[ModuleType]:
     """The same for its launcher."""
     if when == START:
-        return _imported({"trackers": spec.on})
+        return _imported({"hostcheck.launcher": spec.check != "off", "trackers": spec.on, "badhosts": True})
     wanted = {
         "stalls.launcher": True,
         "straggler": spec.sample_interval and hosts > 2,

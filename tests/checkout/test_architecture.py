@@ -22,6 +22,7 @@ _MOVED = {
         "agentstacks",
         "containers",
         "gloostore",
+        "hostcheck",
         "hostsetup",
         "logpump",
         "mpishim",
@@ -29,6 +30,7 @@ _MOVED = {
         "stage",
         "world",
     ],
+    "launcher/": ["remember"],
     "judge/": ["averaged", "ownfolders", "together"],
 }
 OF_LAST_RELEASE = {PACKAGE / f"bootstrap/{room}{name}.py" for room, names in _MOVED.items() for name in names}
@@ -75,13 +77,16 @@ wrappers.containers: bootstrap.agent bootstrap.plan contract errors files jobspe
 wrappers.logcap: bootstrap.agent bootstrap.system bootstrap.wire errors host run wrappers
 features: bootstrap.wire errors jobspec run
 features.averaged: bootstrap.judge bootstrap.launcher bootstrap.plan contract run states text
+features.badhosts: bootstrap.judge bootstrap.launcher host run states
+features.hostcheck: bootstrap.agent bootstrap.launcher bootstrap.plan errors host run text values
 features.membership: bootstrap.agent bootstrap.judge bootstrap.launcher bootstrap.plan run states text values
 features.ownfolders: bootstrap.agent bootstrap.judge bootstrap.launcher bootstrap.plan run states text
 features.exec: bootstrap.agent bootstrap.launcher bootstrap.system bootstrap.wire contract host jobspec run schedulers
     secrets states
 features.hostsetup: bootstrap.agent bootstrap.plan contract errors files host run schedulers
 features.stage: bootstrap.agent bootstrap.wire contract errors host jobspec run
-features.stalls: bootstrap.agent bootstrap.judge bootstrap.launcher bootstrap.plan bootstrap.system contract host run states values
+features.stalls: bootstrap.agent bootstrap.judge bootstrap.launcher bootstrap.plan bootstrap.system contract host run
+    states values
 features.straggler: bootstrap.agent bootstrap.launcher run values
 features.trackers: bootstrap.agent bootstrap.judge bootstrap.launcher bootstrap.plan bootstrap.system bootstrap.wire
     contract errors files host jobspec run schedulers states

@@ -55,6 +55,7 @@ print(len(late), "imports")
 """
 # Its launchers load these at once, or when all hosts have met: one that is overtaken before fails, with a verdict.
 NOT_YET = (
+    "gridtf.bootstrap.launcher.launcher: from gridtf.bootstrap.launcher.hostcheck import HostCheck: ",
     "gridtf.bootstrap.launcher.launcher: from gridtf.bootstrap.launcher.trackers import Trackers: ",
     "gridtf.bootstrap.launcher.launcher: from gridtf.bootstrap.launcher.watch import Watch: ",
     "gridtf.bootstrap.launcher.reports: from gridtf.bootstrap.judge.straggler import WINDOW: ",

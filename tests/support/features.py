@@ -34,4 +34,4 @@ def launcher_view(plan: AttemptPlan, system: FakeSystem) -> LauncherView:
     listener = FakeListener(system=system)
     hosts = HostMonitor(plan.attempt, listener, 30.0, system.sleep, system, [*plan.hosts])
     reporter = Reporter(job, plan.attempt, plan.nonce, InlineRecorder(system), hosts, "")
-    return LauncherView(job, plan.attempt, hosts, reporter, plan.tasks, Outcome(False))
+    return LauncherView(job, plan.attempt, hosts, reporter, plan, Outcome(False))

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 from typing import Any
 
+from gridtf import features
 from gridtf.bootstrap.system import System
 from gridtf.bootstrap.wire import messages
 from gridtf.bootstrap.wire.recorder import Recorder, put
 from gridtf.bootstrap.wire.stream import Link, Listener, News
 from gridtf.errors import RunDirError
-from gridtf.features import exec as beside
-from gridtf.features.stalls import agent, launcher
 from gridtf.run.rundir import Record
 from gridtf.starters.mpi import COMMANDS, HOSTS, REMOTE, WORLD
 from tests.support.system import FakeSystem
 
 # With those of all starters and features.
+_PARTS = [import_module(module.name) for module in walk_packages(features.__path__, f"{features.__name__}.")]
 FROM_LAUNCHER = {**messages.FROM_LAUNCHER, WORLD: HOSTS, REMOTE: COMMANDS}
-FROM_LAUNCHER |= {**beside.InAgent.hears, **agent.InAgent.hears}
 FROM_AGENT = {**messages.FROM_AGENT, REMOTE: COMMANDS}
-FROM_AGENT |= {**beside.InLauncher.hears, **launcher.InLauncher.hears}
+for _part in _PARTS:
+    FROM_LAUNCHER |= _part.InAgent.hears if hasattr(_part, "InAgent") else {}
+    FROM_AGENT |= _part.InLauncher.hears if hasattr(_part, "InLauncher") else {}
 
 
 def carried(kinds: Mapping[str, Any], kind: str, content: Record) -> News:

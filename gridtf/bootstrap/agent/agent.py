@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from gridtf import schedulers
 from gridtf.bootstrap.agent import local_dir
-from gridtf.bootstrap.agent.api import AgentView, Feature, features_of
+from gridtf.bootstrap.agent.api import AgentView, Feature
 from gridtf.bootstrap.agent.conversation import Conversation
 from gridtf.bootstrap.agent.exits import (
     BROKEN,
@@ -32,7 +32,7 @@ from gridtf.bootstrap.system import System
 from gridtf.bootstrap.wire.recorder import Recorder
 from gridtf.bootstrap.wire.stream import Link, link_of
 from gridtf.errors import GridtfError, RunDirError
-from gridtf.features import START, Features
+from gridtf.features import Features
 from gridtf.host import processes
 from gridtf.host.gpus import GpuGrant
 from gridtf.run import recordtypes
@@ -157,7 +157,6 @@ class Agent(Fields):
         if (talk.launcher or {}).get("checkpoint"):  # it was requested before this agent had the plan
             talk.request_checkpoint()
         view = AgentView(plan, scheduler, state, talk, self.system)
-        self.features.add(features_of(view, START))
         start = Start(view, self.features)
         try:
             survivors = self._run_tasks(view, start, gpus)

@@ -5,7 +5,7 @@ An error of a starter or a wrapper ends the attempt: no job goes on without what
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -35,6 +35,8 @@ class AgentView(Fields):
         system: The host.
         folders: The folders that features have prepared, which tasks need at their own paths.
         ports: Task -> its port; none before they are reserved.
+        environ: The environment of the tasks, before anything of their own; none before the GPUs are known.
+        wrapped: Returns what runs a program of a task, as in a container.
         processes: Those of features.
     """
 
@@ -45,6 +47,8 @@ class AgentView(Fields):
     system: System
     folders: Sequence[Path] = ()
     ports: Mapping[str, int] = {}
+    environ: Mapping[str, str] = {}
+    wrapped: Callable[[PlacedTask, Program], Program] = lambda task, program: program
 
     def __post_init__(self) -> None:
         self.processes = features.Processes()

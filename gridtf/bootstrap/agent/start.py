@@ -13,24 +13,21 @@ from typing import TYPE_CHECKING
 from gridtf import __version__, features, schedulers
 from gridtf.bootstrap.agent import fence, local_dir
 from gridtf.bootstrap.agent.api import AgentView, Feature, Starter, Wrapper, features_of, starter_of, wrappers_of
-from gridtf.bootstrap.agent.exits import NoLauncherError
 from gridtf.bootstrap.agent.supervisor import InPlace, Program
 from gridtf.bootstrap.plan import addresses, environment, rendezvous, versions
 from gridtf.bootstrap.plan.placement import PlacedTask, share_gpus
 from gridtf.bootstrap.plan.rendezvous import PortHolder, Rendezvous
 from gridtf.bootstrap.wire import messages
 from gridtf.errors import GridtfError, RunDirError
-from gridtf.host import interpreter, processes
+from gridtf.host import processes
 from gridtf.jobspec.tasktypes import CLIENT, SERVICE
 from gridtf.schedulers.api import GpuNeed
 
 if TYPE_CHECKING:
-    from gridtf.bootstrap.agent.hostcheck import HostCheck
     from gridtf.features import Features
     from gridtf.host.gpus import GpuGrant
 
 _GPU_MEMORY = 60.0  # seconds for the driver to free the memory of GPUs that an earlier attempt has used
-_RENDEZVOUS_MARGIN = 60  # seconds that agents wait longer than the launcher, which can report the missing hosts
 _MOST_FILES = 8  # in shared memory that are named
 
 
@@ -79,6 +76,7 @@ class Start:
         plan, host, mine = self._plan, self._state.host, self._mine
         self.starter, self._wrappers = starter_of(self._view), wrappers_of(self._view)
         self._conversation.expect(self.starter.hears)
+        self._expect(features_of(self._view, features.START))
         try:
             self._prepare()
         except OSError as error:
@@ -91,15 +89,16 @@ class Start:
         self._state.waits = ""
         processes.need_open_files(len(mine) + 1 + fence.FILES)  # a port each, and MASTER_PORT
         self.starter.open()
+        self._view.environ = schedulers.without_place(grant.environment(self._system.environ), self._scheduler)
+        self._view.wrapped = self._wrapped
         self._shares = share_gpus(host, mine, grant.gpus)
         self._installed = self._find_tensorflow(grant)
         wanted = fence.wanted(plan.spec.fence, exclusive=self._scheduler.injob.is_exclusive(plan.request))
         self.fence = fence.Fence(wanted, plan.secret, self._system)
         master_port = self._publish(holder, self.fence)
-        self._features.add(found := features_of(self._view, features.TASKS))
-        for one in found:
-            self._conversation.expect(one.hears)
-        cluster = self._wait_for_rendezvous(self._host_check(grant))
+        found = features_of(self._view, features.TASKS)
+        cluster = self._wait_for_rendezvous()
+        self._expect(found)
         holder.release(master_port)  # programs that are not TensorFlow do not share ports
         for task in mine:
             if self._releases(task):
@@ -132,6 +131,12 @@ class Start:
         if self._grant and self.gpus and survivors and self._grant.descriptors:
             found.append(f"claims of GPUs {', '.join(self.gpus)}")
         return found
+
+    def _expect(self, found: Sequence[Feature]) -> None:
+        """Have these features as well."""
+        self._features.add(found)
+        for one in found:
+            self._conversation.expect(one.hears)
 
     def _prepare(self) -> None:
         """Have features prepare this host."""
@@ -213,37 +218,16 @@ class Start:
         """Whether it has a program that is no server of TensorFlow's, such as a web server."""
         return self._plan.spec.ports == "auto" and task.kind in (SERVICE, CLIENT)
 
-    def _host_check(self, grant: GpuGrant) -> HostCheck | None:
-        """The check of this host, for which the launcher may ask; None: the job wants none, or has no task here."""
-        plan, state, system = self._plan, self._state, self._system
-        if plan.spec.check == "off" or not self._mine:
-            return None
-        from gridtf.bootstrap.agent import hostcheck
-
-        task = max(self._mine, key=lambda task: task.gpus)
-        threads = str(min(len(os.sched_getaffinity(0)), sum(task.cpus or 1 for task in self._mine)))
-        given = {**plan.spec.env, **plan.spec.task(task.type).env, **dict.fromkeys(hostcheck.THREADS, threads)}
-        env = {**schedulers.without_place(grant.environment(system.environ), self._scheduler), **given}
-        program = environment.program(plan, task)
-        python = program if program.rpartition("/")[2].startswith("python") else plan.python
-        argv, env = interpreter.asked(python, [str(hostcheck.PROGRAM)], env, plan.cwd)
-        check = Program(argv, env, Path(interpreter.ROOT), plan.attempt.agents_log, own=given.keys)
-        return hostcheck.HostCheck(self._wrapped(task, check), state, self._conversation, system)
-
-    def _wait_for_rendezvous(self, check: HostCheck | None) -> Rendezvous:
-        limit = self._plan.spec.start_timeout + _RENDEZVOUS_MARGIN
-        spec = self._plan.spec
-        # another host may take longer, which only the launcher sees
-        if spec.check != "off" or features.take_time(spec):
-            limit = float("inf")
-        for _ in self._conversation.waiting(limit):
-            self._conversation.listen()
-            if check:
-                check.look()
-            if self._conversation.rendezvous is not None:
-                return rendezvous.rendezvous_of(self._conversation.rendezvous)
-            self._conversation.report()
-        raise NoLauncherError(f"no rendezvous after {limit:.0f} s")
+    def _wait_for_rendezvous(self) -> Rendezvous:
+        """Wait for the other hosts. Only the launcher sees how long these may take, and ends the wait; or is silent."""
+        talk = self._conversation
+        for _ in talk.waiting(float("inf")):
+            talk.listen()
+            self._features.tell(lambda one: one.look())
+            if talk.rendezvous is not None:
+                break
+            talk.report()
+        return rendezvous.rendezvous_of(talk.rendezvous or {})
 
     # --- the tasks
 
@@ -254,7 +238,7 @@ class Start:
         mine = [task.replace(cpus=task.cpus and min(task.cpus, usable)) for task in self._mine]
         package = self._package(mine)
         hook = local_dir.add_hook(folder) if folder and plan.spec.hook else None
-        base = schedulers.without_place(grant.environment(self._system.environ), self._scheduler)
+        base = self._view.environ
         for wrapper in self._wrappers:
             supervisor.output = wrapper.output() or supervisor.output
         self.starter.form(base, cluster)

@@ -64,6 +64,7 @@ class Evidence(Value):
         hint: What to do about it; may be empty.
         state: Of an end: the job's.
         again: Of an end: as in Verdict.
+        lost: Of an end: the host that was lost, if that is known.
         cause: Of an end: as in Verdict.
         found: Of the end of a task: which one, and how it came to it; None while it is not looked for.
         final: Of an end: why no other attempt may follow; empty: one may.
@@ -77,6 +78,7 @@ class Evidence(Value):
     hint: str = ""
     state: str = JobState.FAILED
     again: bool | None = False
+    lost: str = ""
     cause: Record | None = None
     found: Cause | None = None
     final: str = ""

@@ -161,7 +161,8 @@ class Verdict(Value):
         continuation: Whether the job is started again, in words that follow the reason; may be empty.
         chain: The attempts of the job that have saved, up to this one (walltime.Chain); None where it is not to be
             continued.
-        suspects: (Host to be remembered, why).
+        lost: The host that was lost, where that is not the one of the cause.
+        suspects: (Other host to be remembered, why).
     """
 
     state: str
@@ -173,6 +174,7 @@ class Verdict(Value):
     next: int | None = None
     continuation: str = ""
     chain: Record | None = None
+    lost: str = ""
     suspects: Sequence[tuple[str, str]] = ()
 
     @property
@@ -239,7 +241,7 @@ def conclude(
     told = [each for each in known if each.told_with(end)]
     explains = joined(each.what for each in told if each.kind == EXPLAINS)
     if end.found is None or attempt is None:
-        made = Verdict(end.state, end.what, joined((end.why, explains)), end.hint, end.cause, end.again)
+        made = Verdict(end.state, end.what, joined((end.why, explains)), end.hint, end.cause, end.again, lost=end.lost)
     elif end.found.how == blame.FAILED:
         task = end.found.task
         made = of_task(task, records[task.name], attempt, explains)

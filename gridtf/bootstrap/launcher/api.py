@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from time import sleep
 from typing import TYPE_CHECKING, ClassVar
 
 from gridtf import features, starters
+from gridtf.host import processes
 from gridtf.values import Fields
 
 if TYPE_CHECKING:
+    import socket
+
     from gridtf.bootstrap.judge.evidence import Evidence
     from gridtf.bootstrap.judge.outcome import Outcome
     from gridtf.bootstrap.judge.verdict import Verdict
@@ -16,8 +21,12 @@ if TYPE_CHECKING:
     from gridtf.bootstrap.launcher.reporter import Reporter
     from gridtf.bootstrap.plan.launchedjob import LaunchedJob
     from gridtf.bootstrap.plan.placement import PlacedTask
+    from gridtf.bootstrap.plan.rendezvous import AttemptPlan
     from gridtf.run.recordtypes import Kind
     from gridtf.run.rundir import Attempt, Record
+
+
+_ASIDE = 2.0  # seconds for what a process of its own does: the home folder may hang
 
 
 class LauncherView(Fields):
@@ -28,8 +37,10 @@ class LauncherView(Fields):
         attempt: The attempt.
         hosts: Its hosts, and what they have reported.
         reporter: What users are told.
-        tasks: Its tasks; none before they are placed.
+        plan: Its plan; None before the tasks are placed.
         now: What has become of the tasks that run; None while none does.
+        wait: Waits for some seconds, or until there is news; raises when a signal ends the job meanwhile.
+        replaceable: Returns those of some hosts that spare ones can replace.
         processes: Those of features.
     """
 
@@ -37,11 +48,44 @@ class LauncherView(Fields):
     attempt: Attempt
     hosts: HostMonitor
     reporter: Reporter
-    tasks: Sequence[PlacedTask] = ()
+    plan: AttemptPlan | None = None
     now: Outcome | None = None
+    wait: Callable[[float], None] = sleep
+    replaceable: Callable[[Sequence[str]], Sequence[str]] = tuple
 
     def __post_init__(self) -> None:
         self.processes = features.Processes()
+
+    @property
+    def tasks(self) -> Sequence[PlacedTask]:
+        """Its tasks; none before they are placed."""
+        return self.plan.tasks if self.plan else ()
+
+    def aside(self, work: Callable[[], str | None], limit: float = _ASIDE) -> str:
+        """Do something by a process that may hang, such as in the home folder: this one waits for it for some seconds.
+
+        Args:
+            work: Does that.
+            limit: Seconds.
+
+        Returns:
+            What it has returned; empty where it has not in time.
+        """
+        from gridtf.bootstrap.wire.helper import Helper
+
+        def run(line: socket.socket) -> None:
+            processes.keep_only([line.fileno()])
+            line.sendall((work() or "").encode())
+
+        system = self.job.system
+        helper, said, begin = Helper(0.0, system, wakes=False), b"", system.monotonic()
+        helper.start(run)
+        while helper.pid is not None and system.monotonic() - begin < limit:
+            system.sleep(0.01)
+            said += helper.hear()
+        ended = helper.pid is None
+        helper.end(signal.SIGKILL)
+        return said.decode() if ended else ""
 
 
 class Starter:
@@ -114,6 +158,13 @@ class Feature(features.Feature):
 
     def asked(self, request: Record) -> None:
         """Take the request of a user."""
+
+    def met(self) -> None:
+        """All hosts have reported, and tasks are not started yet. May wait, by view.wait.
+
+        Raises:
+            GridtfError: The attempt is to end.
+        """
 
     def look(self) -> None:
         """Look what is new: from the start of the agents to the last, also while tasks do not run."""

@@ -236,7 +236,8 @@ class Ending:
             return end.replace(why=error.why or "the scheduler gives no reason", again=None)
         if isinstance(error, HostLostError):
             # perhaps this host is cut off, and only the scheduler knows what happened
-            return end.replace(state=JobState.NODE_FAIL, again=None if self._hosts.alone(self._job.here) else False)
+            again = None if self._hosts.alone(self._job.here) else False
+            return end.replace(state=JobState.NODE_FAIL, again=again, lost=error.host)
         if isinstance(error, OutOfMemoryError):
             return end.replace(state=JobState.OUT_OF_MEMORY)
         return end.replace(cause=error.cause) if isinstance(error, AgentEndedError) else end

@@ -121,13 +121,14 @@ class Launcher(Fields):
         self.view = LauncherView(job, self.attempt, self.hosts, self.reporter)
         self.features = Features[Feature](system.log, TerminatedBySignal)
         self.contact = Contact(self.view, self.features)
+        self.view.wait = lambda seconds: self._pause(min(seconds, self.contact.longest))
+        self.view.replaceable = self._replaceable
         self.starter = starter_of(self.view)
         self.listener.kinds.update(self.starter.hears)
         self.hosts.heard.update(dict.fromkeys(self.starter.hears, self.starter.heard))
         self.ending = Ending(self.view, self.contact, self.starter, self.features)
         self._watch: Watch | None = None
         self._loaded: set[str] = set()  # moments whose features are there
-        self._bad: tuple[str, ...] = ()  # hosts that spare ones replace
         self._told = False  # the verdict, to the log and the events
         self._others: tuple[str, ...] = ()  # the jobs that this one waits for, before its scheduler starts it again
         self._history = self.following.history if self.following else None  # None before the allocation is known
@@ -156,10 +157,6 @@ class Launcher(Fields):
                 end = walltime.goes_on(end, self.attempt, self.job, self.hosts.reports.tasks)
             except Exception as error:  # a verdict is written in any case
                 end = walltime.not_again(end, error, self.job.job_id)
-        if end.state == JobState.NODE_FAIL or end.suspects:
-            from gridtf.bootstrap.launcher.remember import remember
-
-            remember(self.job, self.hosts, end, self.ending.error)
         return end
 
     @property
@@ -220,7 +217,7 @@ class Launcher(Fields):
             left={host: max(0.0, limit - silence) for host, silence in self.hosts.left().items()},
             reached=self._progress(),
             alone=self.hosts.alone(self.job.here),
-            bad=self._bad,
+            bad=self.ending.error.hosts if isinstance(self.ending.error, BadHostError) else (),
         )
 
     def conclude(self, end: Verdict) -> int:
@@ -322,7 +319,7 @@ class Launcher(Fields):
             raise RunDirError(f"{self.job.run.path} cannot be seen by other hosts", why=why, hint=SHARED_HINT)
         self._start_agents(allocation)
         plan = self._place(allocation)
-        self.view.tasks = plan.tasks
+        self.view.plan = plan
         self.job.system.collect_garbage()  # all modules are loaded; an agent that was forked turns it on itself
         for host in self.hosts.hosts:
             self.listener.send(host, messages.PLAN, plan.of_host(host).to_record())
@@ -484,8 +481,8 @@ class Launcher(Fields):
             allocation: Its hosts.
 
         Returns:
-            Which GPUs no task uses, how the hosts' versions of TensorFlow differ, whom the tasks' ports are open to
-            where that is less than the job wants, and which hosts are bad; each may be empty.
+            Which GPUs no task uses, how the hosts' versions of TensorFlow differ, and whom the tasks' ports are open to
+            where that is less than the job wants; each may be empty.
         """
         from gridtf.bootstrap.agent import fence
         from gridtf.bootstrap.plan import addresses, environment, placement, rendezvous, versions
@@ -505,35 +502,19 @@ class Launcher(Fields):
         for what, hint in notes:
             if what:
                 self.reporter.notice(what, hint)
-        bad = self._check_hosts(plan) if plan.spec.check != "off" and self.following is None else ""
+        self.features.tell(lambda one: one.met())
         cluster = rendezvous.merge(plan.tasks, published)
         environment.need_room(plan, cluster)
         self._publish(rendezvous.text_of(self.attempt, plan.job_id, self.nonce, cluster), cluster)
-        return idle, differing, unfenced, bad
+        return idle, differing, unfenced
 
-    def _check_hosts(self, plan: AttemptPlan) -> str:
-        """Measure the hosts, and find those that are far from the others. Returns what is wrong; empty: nothing.
-
-        Raises:
-            BadHostError: There are spare hosts in place of the bad ones, or the job is to end.
-        """
+    def _replaceable(self, hosts: Sequence[str]) -> Sequence[str]:
+        """Those of some hosts that spare ones can replace."""
         from gridtf.bootstrap.judge import attempts
-        from gridtf.bootstrap.launcher.hostcheck import HostCheck
 
-        bad = HostCheck(self.job, plan, self.hosts, self.reporter, self.contact).run()
-        if not bad:
-            return ""
-        told, hint = some([f"{host}: {what}" for host, what in bad.items()]), f"see {self.attempt.check}"
         assert self.allocation is not None
         about = self.allocation.hosts, self.job.request, self._history or attempts.History()
-        replaced = attempts.replaceable([*bad], *about)
-        if replaced and (len(replaced) == len(bad) or plan.spec.on_bad_host == "warn"):
-            self._bad = replaced
-            raise BadHostError(told, why=f"spare hosts take the place of {some(replaced)}", hint=hint)
-        if plan.spec.on_bad_host == "end":
-            raise BadHostError(told, why='on_bad_host is "end"', hint=hint)
-        self.reporter.notice(told, hint)
-        return told
+        return attempts.replaceable(hosts, *about)
 
     def _wait_for_hosts(self, plan: AttemptPlan) -> None:
         begin, checked, told = self.job.system.monotonic(), 0.0, self.hosts.reports.waits.copy()

@@ -30,7 +30,6 @@ class Reports:
         progressed: The same for the progress of tasks, and for samples.
         happened: Events of hosts and tasks, until the owner takes them: as in events.jsonl.
         sampled: Samples, and when logs have grown, until the owner takes them: messages of the kind SAMPLE.
-        checked: Host -> what it has measured last; ``late``: seconds that its clock is behind, and the message's way.
         gone: Host -> why its agent has ended by itself.
         over: The hosts where no process of the job is left.
         samples: Host -> its newest samples, oldest first.
@@ -44,7 +43,6 @@ class Reports:
         self.checkpoint = False
         self.states = 0
         self.changed = self.progressed = False
-        self.checked: dict[str, Record] = {}
         self.happened: list[Record] = []
         self.sampled: list[Record] = []
         self.gone: dict[str, Record] = {}
@@ -68,8 +66,6 @@ class Reports:
             self.changed = True
         elif kind == messages.STATE:
             self._note(host, content)
-        elif kind == messages.CHECKED:
-            self.checked[host] = {**content, "late": self._system.time() - content["time"]}
         elif kind == messages.SAMPLE:
             self._note_sample(host, content)
         elif kind == messages.GONE:

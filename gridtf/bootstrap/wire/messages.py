@@ -28,14 +28,12 @@ PLAN = "plan"  # the part of plan.json that concerns this host
 RENDEZVOUS = "rendezvous"  # what rendezvous.json has
 LAUNCHER = "launcher"  # which process the launcher is, and whether a checkpoint was requested
 STOP = "stop"  # end the tasks
-CHECK = "check"  # measure this host, before RENDEZVOUS
 # From an agent:
 HELLO = "hello"  # the answer to the challenge, with a challenge of its own
 HOST = "host"  # addresses, ports, GPUs and versions
 STATE = "state"  # of the tasks
 GONE = "gone"  # from the agent supervisor: why the agent has ended
 RANK = "rank"  # from a rank of gridtf_join, to rank 0: its address, port and GPUs
-CHECKED = "checked"  # the answer to CHECK
 SAMPLE = "sample"  # what the host and its tasks use, and when logs have grown
 # From both:
 ERROR = "error"  # among ranks of gridtf_join: why this one cannot join
@@ -61,7 +59,6 @@ FROM_LAUNCHER: Mapping[str, Any] = MappingProxyType(
         RENDEZVOUS: recordtypes.Rendezvous,
         LAUNCHER: _Launcher,
         STOP: recordtypes.Stop,
-        CHECK: {"number": recordtypes.Count, "order": {str: object}},
         ERROR: recordtypes.HostError,
         ALIVE: {},
     }
@@ -72,7 +69,6 @@ FROM_AGENT: Mapping[str, Any] = MappingProxyType(
         HOST: recordtypes.HostRecord,
         STATE: recordtypes.HostState,
         GONE: recordtypes.Gone,
-        CHECKED: recordtypes.Checked,
         SAMPLE: {"sample?": recordtypes.Sample, "logs": {str: [[float]]}},
         RANK: recordtypes.RankRecord,
         ERROR: recordtypes.HostError,

@@ -31,7 +31,7 @@ class World:
         job = LaunchedJob(plan.attempt.run, plan.spec, request, schedulers.get("local"), "7", system)
         self.hosts = HostMonitor(plan.attempt, self.listener, 30.0, system.sleep, system, names)
         reporter = Reporter(job, plan.attempt, plan.nonce, InlineRecorder(system), self.hosts, "")
-        self.starter = starter_of(LauncherView(job, plan.attempt, self.hosts, reporter, plan.tasks))
+        self.starter = starter_of(LauncherView(job, plan.attempt, self.hosts, reporter, plan))
         self.listener.kinds.update(self.starter.hears)
         self.hosts.heard = dict.fromkeys(self.starter.hears, self.starter.heard)
 

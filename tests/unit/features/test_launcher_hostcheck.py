@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.launcher import remember
-from gridtf.bootstrap.wire import messages
+from gridtf.bootstrap.launcher.api import LauncherView
+from gridtf.features.hostcheck import CHECK, CHECKED
 from gridtf.features.stalls.launcher import InLauncher
 from gridtf.run import hosthistory, jsonlines, recordtypes
 from gridtf.run.rundir import Record, RunDir, read_record, write_record
@@ -32,7 +32,7 @@ WELL = {
 @pytest.fixture(autouse=True)
 def _no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a process of its own does, lest the home folder hangs, is done here."""
-    monkeypatch.setattr(remember, "aside", lambda job, write: write())
+    monkeypatch.setattr(LauncherView, "aside", lambda view, write, limit=2.0: write())
 
 
 class Checked(Attempt):
@@ -56,7 +56,7 @@ class Checked(Attempt):
 
     def _check(self) -> None:
         for host, orders in self.orders.items():
-            order = self.listener.told(host, messages.CHECK)
+            order = self.listener.told(host, CHECK)
             if order and order["number"] > len(orders):
                 order = order["order"] | {"number": order["number"]}
                 orders.append(order)
@@ -69,7 +69,7 @@ class Checked(Attempt):
                 time = self.system.wall + self.skew[host]
                 about = {"number": order["number"], "alike": {}, "missing": {}, "port": 4000, "time": time}
                 if more is not None:
-                    self.listener.say(host, messages.CHECKED, {**about, "values": said})
+                    self.listener.say(host, CHECKED, {**about, "values": said})
 
     @property
     def found(self) -> Record:
@@ -224,7 +224,7 @@ def test_hosts_that_have_passed_are_not_checked_again_within_a_day(tmp_path: Pat
 def test_home_that_hangs_is_waited_for_by_another_process_and_the_hosts_are_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remember, "aside", lambda job, work: "")
+    monkeypatch.setattr(LauncherView, "aside", lambda view, work: "")
     attempt = Checked(tmp_path)
     hosthistory.note_checked(attempt.system.environ, HOSTS, attempt.system.wall, "slurm:c")
     attempt.launch()

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from gridtf.bootstrap.judge.verdict import Verdict
-from gridtf.bootstrap.launcher import remember
+from gridtf.bootstrap.launcher.api import LauncherView
 from gridtf.bootstrap.system import System
 from gridtf.errors import HostLostError
+from gridtf.features import badhosts
 from gridtf.features.stalls.launcher import Dump
 from gridtf.host import network
 from gridtf.run import hosthistory
@@ -19,10 +20,10 @@ from gridtf.states import JobState
 
 LOST = HostLostError("no heartbeat from host n2 for 30 s", host="n2")
 DISK = "the job waited for a disk or a file system of this host"
-NODE_FAIL = Verdict(JobState.NODE_FAIL, LOST.what)
+NODE_FAIL = Verdict(JobState.NODE_FAIL, LOST.what, lost="n2")
 
 
-def noted(end: Verdict, error: Exception | None = None, **about: Any) -> list[tuple[str, str, str]]:
+def noted(end: Verdict, **about: Any) -> list[tuple[str, str, str]]:
     """(host, kind, job) of what is remembered of the end of an attempt on three hosts, of which n2 is silent."""
     known = {"n2": {"address": "n2.example", "ports": {"worker:1": 4711}}}
     hosts = SimpleNamespace(
@@ -35,7 +36,8 @@ def noted(end: Verdict, error: Exception | None = None, **about: Any) -> list[tu
     injob = SimpleNamespace(host_fault={"n2": about.get("fault", "")}.__getitem__)
     scheduler = SimpleNamespace(login=login, injob=injob)
     job: Any = SimpleNamespace(system=System(os.environ), job_id="7_3", here="n1", scheduler=scheduler)
-    remember.remember(job, hosts, end, error)  # type: ignore[arg-type]
+    view: Any = LauncherView(job, None, hosts, None)  # type: ignore[arg-type]
+    badhosts.InLauncher(view, None).concluded(end)
     found = hosthistory.read(os.environ, job.system.time()).suspects
     return [(each.host, each.findings[0].kind, each.findings[0].job) for each in found]
 
@@ -47,7 +49,7 @@ def no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_lost_host_is_remembered() -> None:
-    assert noted(NODE_FAIL, LOST) == [("n2", "lost", "7")]
+    assert noted(NODE_FAIL) == [("n2", "lost", "7")]
     (suspect,) = hosthistory.read(os.environ, System(os.environ).time()).suspects
     assert suspect.reason == "lost: no heartbeat from host n2 for 30 s; it does not answer"
 
@@ -60,16 +62,16 @@ def test_host_that_answers_is_remembered_where_the_scheduler_says_that_it_is_bad
     known: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of one that answers, only the agent was stopped or killed; without a port nobody knows whether it answers."""
-    monkeypatch.setattr(network, "answers", lambda *asked: asked == ("n2.example", 4711, remember._ANSWER))
-    assert noted(NODE_FAIL, LOST, **known) == []
-    assert noted(NODE_FAIL, LOST, fault="Slurm says down*", **known) == [("n2", "lost", "7")]
+    monkeypatch.setattr(network, "answers", lambda *asked: asked == ("n2.example", 4711, badhosts._ANSWER))
+    assert noted(NODE_FAIL, **known) == []
+    assert noted(NODE_FAIL, fault="Slurm says down*", **known) == [("n2", "lost", "7")]
     (suspect,) = hosthistory.read(os.environ, System(os.environ).time()).suspects
     assert suspect.reason == "lost: no heartbeat from host n2 for 30 s; Slurm says down*"
 
 
 def test_host_that_others_have_missed_is_remembered() -> None:
     cause: dict[str, Any] = {"task": "worker:1", "host": "n2", "exit": None, "signal": None, "log": "", "tail": []}
-    assert noted(NODE_FAIL.replace(cause=cause)) == [("n2", "lost", "7")]
+    assert noted(NODE_FAIL.replace(lost="", cause=cause)) == [("n2", "lost", "7")]
 
 
 @pytest.mark.parametrize(
@@ -86,11 +88,11 @@ def test_host_that_others_have_missed_is_remembered() -> None:
 )
 def test_other_ends_say_nothing_about_a_host(state: str, about: dict[str, Any]) -> None:
     cause: dict[str, Any] = {"task": "worker:1", "host": "n2", "exit": 1, "signal": None, "log": "", "tail": []}
-    assert noted(Verdict(state, "x", cause=cause), LOST if state == JobState.NODE_FAIL else None, **about) == []
+    assert noted(Verdict(state, "x", cause=cause, lost="n2" * (state == JobState.NODE_FAIL)), **about) == []
 
 
 def test_only_other_host_of_two_is_remembered() -> None:
-    assert noted(NODE_FAIL, LOST, alone=True, hosts=["n1", "n2"]) == [("n2", "lost", "7")]
+    assert noted(NODE_FAIL, alone=True, hosts=["n1", "n2"]) == [("n2", "lost", "7")]
 
 
 def test_host_whose_disk_stalls_the_job_is_remembered_also_when_the_job_is_cancelled_for_it() -> None:
@@ -100,17 +102,17 @@ def test_host_whose_disk_stalls_the_job_is_remembered_also_when_the_job_is_cance
 
 
 def test_home_that_hangs_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remember, "_LIMIT", 0.2)
+    aside = LauncherView.aside
+    monkeypatch.setattr(LauncherView, "aside", lambda view, work, limit=0.2: aside(view, work, min(limit, 0.2)))
     monkeypatch.setattr(hosthistory, "note", lambda environ, found: __import__("time").sleep(30))
-    assert noted(NODE_FAIL, LOST) == []
+    assert noted(NODE_FAIL) == []
 
 
-def test_what_was_read_in_time_is_returned_and_nothing_of_what_was_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    job: Any = SimpleNamespace(system=System(os.environ))
-    assert remember.aside(job, lambda: "n1\nn2" * 100_000) == "n1\nn2" * 100_000
-    assert remember.aside(job, lambda: None) == ""
-    monkeypatch.setattr(remember, "_LIMIT", 0.2)
-    assert remember.aside(job, lambda: __import__("time").sleep(30)) == ""
+def test_what_was_read_in_time_is_returned_and_nothing_of_what_was_not() -> None:
+    view = LauncherView(SimpleNamespace(system=System(os.environ)), None, None, None)  # type: ignore[arg-type]
+    assert view.aside(lambda: "n1\nn2" * 100_000) == "n1\nn2" * 100_000
+    assert view.aside(lambda: None) == ""
+    assert view.aside(lambda: __import__("time").sleep(30), 0.2) == ""
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.agent.hostcheck import PROGRAM
-from gridtf.bootstrap.judge.hostcheck import MEASURES, explained, rounds, suspects, take_best
+from gridtf.features.hostcheck.agent import PROGRAM
+from gridtf.features.hostcheck.judge import MEASURES, explained, rounds, suspects, take_best
 from gridtf.hook import hostcheck
 from tests.support.topics import fast
 
