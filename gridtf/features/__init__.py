@@ -3,6 +3,7 @@
 ==========  =======================================================================
 stage       copies of files on a disk of each host
 hostsetup   lines that bash runs on each host before its tasks start
+fence       who may connect to the ports of tasks, whose gRPC has no authentication
 hostcheck   whether hosts are as fast as the others, before tasks start (``check``)
 badhosts    what a job has found out about hosts is remembered
 trackers    commands that the job runs when something has happened (``on``)
@@ -48,7 +49,8 @@ def of_agent(spec: JobSpec, when: str, hosts: int) -> list[ModuleType]:
         hosts: How many hosts it has.
     """
     if when == START:
-        return _imported({"stage": spec.stage, "hostsetup": spec.host_setup, "hostcheck.agent": spec.check != "off"})
+        early = {"stage": spec.stage, "hostsetup": spec.host_setup, "hostcheck.agent": spec.check != "off"}
+        return _imported({**early, "fence": spec.fence != "off"})
     wanted = {"membership": True, "stalls.agent": True, "ownfolders": _elsewhere(spec, hosts), "exec": True}
     return _imported(wanted)
 
@@ -56,7 +58,8 @@ def of_agent(spec: JobSpec, when: str, hosts: int) -> list[ModuleType]:
 def of_launcher(spec: JobSpec, when: str, hosts: int) -> list[ModuleType]:
     """The same for its launcher."""
     if when == START:
-        return _imported({"hostcheck.launcher": spec.check != "off", "trackers": spec.on, "badhosts": True})
+        early = {"fence": spec.fence != "off", "hostcheck.launcher": spec.check != "off"}
+        return _imported({**early, "trackers": spec.on, "badhosts": True})
     wanted = {
         "stalls.launcher": True,
         "straggler": spec.sample_interval and hosts > 2,

@@ -64,13 +64,13 @@ bootstrap.wire: bootstrap.system errors host run values
 bootstrap.plan: bootstrap.system contract errors host jobspec run schedulers text values wrappers
 bootstrap.judge: bootstrap.plan contract errors files host jobspec run schedulers states text values
 bootstrap.agent: gridtf bootstrap.judge bootstrap.plan bootstrap.system bootstrap.wire contract errors features files
-    host jobspec run schedulers starters states text values wrappers
+    host jobspec run schedulers starters states values wrappers
 bootstrap.launcher: bootstrap.agent bootstrap.judge bootstrap.plan bootstrap.system bootstrap.wire errors features host
     jobspec run schedulers starters states text values wrappers
 bootstrap.unsubmitted: errors host jobspec run schedulers
 starters: errors jobspec schedulers
 starters.mpi: bootstrap.agent bootstrap.judge bootstrap.launcher bootstrap.plan errors host run starters states text
-starters.joined: bootstrap.agent bootstrap.plan bootstrap.system bootstrap.unsubmitted bootstrap.wire errors features
+starters.joined: bootstrap.plan bootstrap.system bootstrap.unsubmitted bootstrap.wire errors features features.fence
     host jobspec run schedulers states text values
 wrappers: jobspec run
 wrappers.containers: bootstrap.agent bootstrap.plan contract errors files jobspec values
@@ -79,6 +79,7 @@ features: bootstrap.wire errors jobspec run
 features.averaged: bootstrap.judge bootstrap.launcher bootstrap.plan contract run states text
 features.badhosts: bootstrap.judge bootstrap.launcher host run states
 features.hostcheck: bootstrap.agent bootstrap.launcher bootstrap.plan errors host run text values
+features.fence: bootstrap.agent bootstrap.launcher bootstrap.system bootstrap.wire host run text values
 features.membership: bootstrap.agent bootstrap.judge bootstrap.launcher bootstrap.plan run states text values
 features.ownfolders: bootstrap.agent bootstrap.judge bootstrap.launcher bootstrap.plan run states text
 features.exec: bootstrap.agent bootstrap.launcher bootstrap.system bootstrap.wire contract host jobspec run schedulers

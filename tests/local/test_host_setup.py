@@ -70,7 +70,7 @@ def test_log_of_lines_that_print_much_is_begun_anew(launch: Launch, tmp_path: Pa
     job = launch("true", host_setup=setup, **ONE)
     until(lambda: (tmp_path / "printed").exists(), "the end of the output")
     (log,) = job.attempt.host_setup.iterdir()
-    until(lambda: log.stat().st_size < 20_000_000, "a shorter log")
+    until(lambda: 0 < log.stat().st_size < 20_000_000, "a shorter log")
     (tmp_path / "go").touch()
     assert job.wait() == 0, job.output
     assert log.read_text().endswith("last\n")
@@ -82,7 +82,7 @@ def test_log_of_lines_that_print_one_long_line_keeps_its_end(launch: Launch, tmp
     job = launch("true", host_setup=setup, **ONE)
     until(lambda: (tmp_path / "printed").exists(), "the end of the output")
     (log,) = job.attempt.host_setup.iterdir()
-    until(lambda: log.stat().st_size < 20_000_000, "a shorter log")
+    until(lambda: 0 < log.stat().st_size < 20_000_000, "a shorter log")
     (tmp_path / "go").touch()
     assert "xxx" in job.verdict()["reason"]
     assert log.read_text().endswith("xxx")

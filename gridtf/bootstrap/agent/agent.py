@@ -161,8 +161,6 @@ class Agent(Fields):
         try:
             survivors = self._run_tasks(view, start, gpus)
         finally:
-            if start.fence is not None:
-                start.fence.leave()
             state.read_notes()
             local_dir.remove(folders)
             talk.report(now=True)
@@ -263,8 +261,6 @@ class Agent(Fields):
                 changed |= supervisor.note(found)
             changed |= supervisor.restart()
             talk.send_samples(self._sampler.look(supervisor.tasks.values()))
-            if start.fence is not None:
-                start.fence.keep()
             talk.report(now=changed)
             talk.check()
 

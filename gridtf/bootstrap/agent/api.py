@@ -5,7 +5,7 @@ An error of a starter or a wrapper ends the attempt: no job goes on without what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -13,6 +13,8 @@ from gridtf import features, starters, wrappers
 from gridtf.values import Fields, Value
 
 if TYPE_CHECKING:
+    import socket
+
     from gridtf.bootstrap.agent.conversation import Conversation
     from gridtf.bootstrap.agent.hoststate import HostState
     from gridtf.bootstrap.agent.supervisor import Program
@@ -194,7 +196,20 @@ class Prepared(Value):
         environ.update({name: text for name, text in self.environ.items() if text is not None})
 
 
+class Published(Value):
+    """What a feature publishes of a host.
+
+    Attributes:
+        record: Entries of the record of the host.
+        gates: Inodes of sockets that listen on ports of tasks, and belong to no task.
+    """
+
+    record: Record = {}  # noqa: RUF012 - copied for each value
+    gates: Collection[int] = ()
+
+
 _NOTHING = Prepared()
+_NOT_MORE = Published()
 
 
 class Feature(features.Feature):
@@ -218,8 +233,20 @@ class Feature(features.Feature):
         """
         return _NOTHING
 
+    def published(self, held: Collection[socket.socket], *, released: bool) -> Published:
+        """What this host publishes of the feature.
+
+        Args:
+            held: The sockets that hold the ports of tasks.
+            released: Whether other tasks have ports that are not held.
+
+        Raises:
+            GridtfError: The tasks are not to start.
+        """
+        return _NOT_MORE
+
     def look(self) -> Mapping[str, Record]:
-        """Look what is new, while the tasks run.
+        """Look what is new, while the tasks run, and before: until the rendezvous is known, and once when it is.
 
         Returns:
             Task -> entries of its record, which are empty where they are to go.

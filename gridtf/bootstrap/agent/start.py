@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf import __version__, features, schedulers
-from gridtf.bootstrap.agent import fence, local_dir
+from gridtf.bootstrap.agent import local_dir
 from gridtf.bootstrap.agent.api import AgentView, Feature, Starter, Wrapper, features_of, starter_of, wrappers_of
 from gridtf.bootstrap.agent.supervisor import InPlace, Program
 from gridtf.bootstrap.plan import addresses, environment, rendezvous, versions
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gridtf.host.gpus import GpuGrant
 
 _GPU_MEMORY = 60.0  # seconds for the driver to free the memory of GPUs that an earlier attempt has used
+_MORE_FILES = 4  # that a feature may open
 _MOST_FILES = 8  # in shared memory that are named
 
 
@@ -40,7 +41,6 @@ class Start:
 
     Attributes:
         starter: What starts the tasks.
-        fence: The fence round the ports of the tasks; None before there is one.
         gpus: The GPUs of this host; none before they are claimed.
     """
 
@@ -55,7 +55,6 @@ class Start:
         self._shares: Mapping[str, Sequence[str]] = {}  # the GPUs of the tasks
         self._before: set[str] | None = None  # files in shared memory before the tasks started
         self._in_use: dict[str, int] = {}  # GPU -> MiB of its memory, before the tasks started
-        self.fence: fence.Fence | None = None
         self.starter = Starter(view)
 
     @property
@@ -73,7 +72,7 @@ class Start:
             GridtfError: They cannot be started.
             Stopped: The agent is stopped meanwhile.
         """
-        plan, host, mine = self._plan, self._state.host, self._mine
+        host, mine = self._state.host, self._mine
         self.starter, self._wrappers = starter_of(self._view), wrappers_of(self._view)
         self._conversation.expect(self.starter.hears)
         self._expect(features_of(self._view, features.START))
@@ -87,24 +86,21 @@ class Start:
         self._conversation.ignored = self._scheduler.injob.warnings
         self._in_use = self._look_at_gpu_memory(grant)
         self._state.waits = ""
-        processes.need_open_files(len(mine) + 1 + fence.FILES)  # a port each, and MASTER_PORT
+        processes.need_open_files(len(mine) + 1 + _MORE_FILES)  # a port each, and MASTER_PORT
         self.starter.open()
         self._view.environ = schedulers.without_place(grant.environment(self._system.environ), self._scheduler)
         self._view.wrapped = self._wrapped
         self._shares = share_gpus(host, mine, grant.gpus)
         self._installed = self._find_tensorflow(grant)
-        wanted = fence.wanted(plan.spec.fence, exclusive=self._scheduler.injob.is_exclusive(plan.request))
-        self.fence = fence.Fence(wanted, plan.secret, self._system)
-        master_port = self._publish(holder, self.fence)
+        master_port = self._publish(holder)
         found = features_of(self._view, features.TASKS)
         cluster = self._wait_for_rendezvous()
-        self._expect(found)
         holder.release(master_port)  # programs that are not TensorFlow do not share ports
         for task in mine:
             if self._releases(task):
                 holder.release(self._ports[task.name])
-        self.fence.open(cluster.doors, host)
-        self._state.supervisor.gates = self.fence.inodes
+        self._features.tell(lambda one: one.look())
+        self._expect(found)
         self._before = set(self._system.shared_memory())
         self._start_tasks(cluster, grant)
 
@@ -116,8 +112,7 @@ class Start:
         """
         found = [f"processes that survived SIGKILL: {', '.join(map(str, survivors))}"] if survivors else []
         if self._ports:
-            gates = self.fence.inodes if self.fence else frozenset()
-            held = self._system.listening(self._ports.values(), gates)
+            held = self._system.listening(self._ports.values(), self._state.supervisor.gates)
             found += [f"the port of {name}, {port}" for name, port in self._ports.items() if port in held]
         if self._before is not None:
             files = self._system.shared_memory()
@@ -170,7 +165,7 @@ class Start:
 
     # --- the rendezvous
 
-    def _publish(self, holder: PortHolder, gates: fence.Fence) -> int:
+    def _publish(self, holder: PortHolder) -> int:
         """Tell the launcher the ports of this host.
 
         Returns:
@@ -181,7 +176,9 @@ class Start:
         master_port = holder.reserve() if any(task.rank == 0 for task in mine) else 0
         servers = [task for task in mine if not self._shares_no_port(task)]
         kept = [self._ports[task.name] for task in servers if not self._releases(task)]
-        gates.close(holder.held(kept), released=len(kept) < len(servers))
+        held, released = holder.held(kept), len(kept) < len(servers)
+        own = [*self._features.each(lambda one: one.published(held, released=released))]
+        self._state.supervisor.gates = frozenset().union(*(each.gates for each in own))
         record = {
             "host": host,
             "hostname": socket.gethostname(),
@@ -193,8 +190,9 @@ class Start:
             **({"gpus_in_use": self._in_use} if self._in_use else {}),
             "versions": {"gridtf": __version__, "python": sys.version.split()[0]},
             "tensorflow": self._installed,
-            **gates.record(),
         }
+        for each in own:
+            record |= each.record
         self._conversation.send(messages.HOST, record)
         return master_port
 
@@ -223,9 +221,9 @@ class Start:
         talk = self._conversation
         for _ in talk.waiting(float("inf")):
             talk.listen()
-            self._features.tell(lambda one: one.look())
             if talk.rendezvous is not None:
                 break
+            self._features.tell(lambda one: one.look())
             talk.report()
         return rendezvous.rendezvous_of(talk.rendezvous or {})
 

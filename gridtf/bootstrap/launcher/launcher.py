@@ -481,10 +481,8 @@ class Launcher(Fields):
             allocation: Its hosts.
 
         Returns:
-            Which GPUs no task uses, how the hosts' versions of TensorFlow differ, and whom the tasks' ports are open to
-            where that is less than the job wants; each may be empty.
+            Which GPUs no task uses, and how the hosts' versions of TensorFlow differ; both may be empty.
         """
-        from gridtf.bootstrap.agent import fence
         from gridtf.bootstrap.plan import addresses, environment, placement, rendezvous, versions
 
         self._wait_for_hosts(plan)
@@ -493,12 +491,11 @@ class Launcher(Fields):
         self.reporter.note("rendezvous")
         differing, in_use = versions.differing(plan.tasks, published), self.hosts.reports.gpus_in_use()
         self.ending.known = [Evidence(EXPLAINS, differing, on=OF_TASKS), Evidence(EXPLAINS, in_use, on=OF_TASKS)]
-        unfenced = fence.note(published)
         # else the job has them since it has its hosts for itself
         wanted = 0 not in (plan.request.chosen("gpus_per_node"), plan.request.chosen("gpus_per_task"))
         idle = placement.idle_gpus(allocation.hosts, plan.tasks) if wanted else ""
         self.ending.known += [Evidence(NOTE, idle, on=WELL)] if idle else []
-        notes = (idle, placement.ALL_GPUS), (differing, versions.ONE_VERSION), (in_use, ""), (unfenced, "")
+        notes = (idle, placement.ALL_GPUS), (differing, versions.ONE_VERSION), (in_use, "")
         for what, hint in notes:
             if what:
                 self.reporter.notice(what, hint)
@@ -506,7 +503,7 @@ class Launcher(Fields):
         cluster = rendezvous.merge(plan.tasks, published)
         environment.need_room(plan, cluster)
         self._publish(rendezvous.text_of(self.attempt, plan.job_id, self.nonce, cluster), cluster)
-        return idle, differing, unfenced
+        return idle, differing
 
     def _replaceable(self, hosts: Sequence[str]) -> Sequence[str]:
         """Those of some hosts that spare ones can replace."""

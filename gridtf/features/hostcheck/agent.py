@@ -45,10 +45,10 @@ class InAgent(api.Feature):
 
     def look(self) -> Mapping[str, Record]:
         """Pass a new order on, and the answer to the last one, until the tasks may start."""
-        if self._talk.rendezvous is not None:
-            self._end()
-        else:
+        if self._talk.rendezvous is None:
             self._pass_on(self._talk.latest.get(CHECK, {"number": 0}))
+        elif self._pid:
+            self._end()
         return {}
 
     def _pass_on(self, order: Record) -> None:

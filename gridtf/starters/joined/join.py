@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gridtf import features, schedulers
-from gridtf.bootstrap.agent.fence import Fence
-from gridtf.bootstrap.agent.guard import HOSTS, OFF
 from gridtf.bootstrap.plan import addresses, environment, rendezvous
 from gridtf.bootstrap.plan.placement import PlacedTask
 from gridtf.bootstrap.plan.rendezvous import AttemptPlan, PortHolder, port_of
@@ -31,6 +29,8 @@ from gridtf.bootstrap.wire.heartbeat import backoff
 from gridtf.bootstrap.wire.messages import MessageError
 from gridtf.bootstrap.wire.stream import RECONNECT_LIMIT, Link, Listener, link_of
 from gridtf.errors import GridtfError, RendezvousError, RunDirError, SchedulerError, UsageError
+from gridtf.features.fence import Fence
+from gridtf.features.fence.guard import HOSTS, OFF
 from gridtf.host import processes, procfs
 from gridtf.host.gpus import GpuGrant, listed
 from gridtf.host.processes import die_with_parent, keep_only, signal_name

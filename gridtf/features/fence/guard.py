@@ -1,4 +1,4 @@
-"""The guard of a host (fence.py): it vouches for its user's connections, and opens gates to those of its friends."""
+"""The guard of a host (the package): it vouches for its user's connections, and opens gates to those of its friends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-from gridtf.bootstrap.agent.guardmail import ASK, HELLO, LET, TAKE, WELCOME, Mail, Peer
+from gridtf.features.fence.guardmail import ASK, HELLO, LET, TAKE, WELCOME, Mail, Peer
 from gridtf.host import gates, processes, procfs, sockets
 from gridtf.host.gates import Gate, Syn
 from gridtf.host.sockets import Connections, Ends

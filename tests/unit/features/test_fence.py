@@ -11,10 +11,10 @@ from typing import NoReturn
 
 import pytest
 
-from gridtf.bootstrap.agent.fence import Fence, note, wanted
-from gridtf.bootstrap.agent.guard import HOSTS, OFF, USERS, holds_until
-from gridtf.bootstrap.agent.guardmail import ASK, LET, Peer, Word, is_new, opened, peers
 from gridtf.bootstrap.plan.rendezvous import PortHolder
+from gridtf.features.fence import Fence, note, wanted
+from gridtf.features.fence.guard import HOSTS, OFF, USERS, holds_until
+from gridtf.features.fence.guardmail import ASK, LET, Peer, Word, is_new, opened, peers
 from gridtf.host import gates, network, processes, sockets
 from gridtf.host.gates import Gate
 from gridtf.host.network import packed

@@ -20,9 +20,11 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from gridtf.bootstrap.agent.guard import AUTO, HOSTS, OFF, USERS, Guard
-from gridtf.bootstrap.agent.guardmail import Mail, peers
+from gridtf.bootstrap.agent import api as agent_api
+from gridtf.bootstrap.launcher import api as launcher_api
 from gridtf.bootstrap.wire.helper import Helper
+from gridtf.features.fence.guard import AUTO, HOSTS, OFF, USERS, Guard
+from gridtf.features.fence.guardmail import Mail, peers
 from gridtf.host import gates, network, sockets
 from gridtf.host.gates import Gate
 from gridtf.host.sockets import Connections
@@ -60,11 +62,52 @@ _PARTLY = "some ports are open to other users"
 _WEAKER = {OFF: "ports are open to other users", HOSTS: "ports are open to other users of the job's hosts"}
 
 
+class InLauncher(launcher_api.Feature):
+    """Says whom the ports are open to, where that is not as the job wants it."""
+
+    vital = False
+    _told = ""
+
+    def met(self) -> None:
+        self._told = note(self.view.hosts.reports.published)
+        if self._told:
+            self.view.reporter.notice(self._told)
+
+    def status(self) -> str:
+        return self._told
+
+
 # --- the agent's part
 
-FILES = 4  # that a fence opens beside its gates
 # Seconds between two starts of a guard: more each time that it ends soon.
 _RESTART_PAUSE, _LONGEST_RESTART_PAUSE = 0.5, 30.0
+
+
+class InAgent(agent_api.Feature):
+    """The fence of a host."""
+
+    vital = True
+
+    def __init__(self, view: agent_api.AgentView) -> None:
+        super().__init__(view)
+        exclusive = view.scheduler.injob.is_exclusive(view.plan.request)
+        self._fence = Fence(wanted(view.plan.spec.fence, exclusive=exclusive), view.plan.secret, view.system)
+        self._opened = False
+
+    def published(self, held: Collection[socket.socket], *, released: bool) -> agent_api.Published:
+        self._fence.close(held, released=released)
+        return agent_api.Published(self._fence.record(), self._fence.inodes)
+
+    def look(self) -> Mapping[str, Record]:
+        if self._opened:
+            self._fence.keep()
+        elif met := self.view.conversation.rendezvous:
+            self._opened = True
+            self._fence.open(met.get("doors", {}), self.view.state.host)
+        return {}
+
+    def end(self) -> None:
+        self._fence.leave()
 
 
 class Fence:

@@ -1,4 +1,4 @@
-"""The words between the guards of a job (fence.py): datagrams that only those who know its key can make."""
+"""The words between the guards of a job (the package): datagrams that only those who know its key can make."""
 
 from __future__ import annotations
 
