@@ -323,7 +323,17 @@ def test_the_judge_alone_makes_and_changes_verdicts() -> None:
 def test_core_of_a_job_reads_no_key_of_starters_wrappers_and_features() -> None:
     """Which of them a job has, `api` asks; and ARROWS lets nobody import one."""
     keys = {"mpi", "contained", "container", "container_binds", "container_command", "log_limit", "log_bytes"}
-    keys |= {"stage", "host_setup", "on"}
+    keys |= {
+        "stage",
+        "host_setup",
+        "on",
+        "fence",
+        "check",
+        "on_bad_host",
+        "on_stall",
+        "stall_after",
+        "seconds_to_stall",
+    }
     rooms = {f"bootstrap.{name}" for name in ("launcher", "agent", "judge", "plan", "wire", "system")}
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno} reads {node.attr}"
