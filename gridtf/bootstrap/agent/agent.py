@@ -240,8 +240,8 @@ class Agent(Fields):
         talk, supervisor = self.conversation, self.state.supervisor
         save_signal = SaveSignal(plan.spec.checkpoint_signal, self.system)
         while True:
-            due = min((one.due for one in self.features), default=float("inf")) - self.system.monotonic()
-            number = self.system.wait(min(talk.interval, _PARENT_PAUSE, max(0.0, due)))
+            due = [one - self.system.monotonic() for one in self.features.each(lambda one: one.due)]
+            number = self.system.wait(max(0.0, min(talk.interval, _PARENT_PAUSE, *due)))
             if processes.is_end(number):
                 raise Stopped(number)
             talk.hear()

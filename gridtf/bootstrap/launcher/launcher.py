@@ -250,7 +250,10 @@ class Launcher(Fields):
 
     def _finish(self, end: Verdict) -> None:
         """Tell features the verdict."""
-        self._load_features()  # it may have ended early
+        try:
+            self._load_features()  # it may have ended early
+        except Exception as error:  # the verdict is written
+            self.job.system.log(f"what is to follow the end of the job cannot be loaded: {error}")
         self.features.tell(lambda one: one.concluded(end), also_off=True)
 
     def _write(self, end: Verdict) -> None:

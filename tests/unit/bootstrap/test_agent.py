@@ -23,7 +23,7 @@ from gridtf.bootstrap.agent.exits import BROKEN, LEFTOVERS, NO_LAUNCHER, NO_RUN_
 from gridtf.bootstrap.plan import rendezvous
 from gridtf.bootstrap.wire import messages
 from gridtf.errors import PlacementError
-from gridtf.features import hostsetup, stage
+from gridtf.features import hostsetup, membership, stage
 from gridtf.features.exec import InAgent
 from gridtf.host.gpus import GpuGrant
 from gridtf.jobspec.request import Request
@@ -948,3 +948,20 @@ def test_folders_and_variables_that_features_have_prepared_reach_the_next_one_an
     assert one.agent.main() == 0
     env = one.system.started[one.pids[0]]["env"]
     assert (env["SEEN"], env["NO_PATH"]) == ("first", "True")
+
+
+def test_feature_that_is_off_does_not_wake_its_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: object) -> Any:
+        raise ValueError("boom")
+
+    monkeypatch.setattr(membership.InAgent, "look", fails)
+    one, waits = OneHost(tmp_path).answer().stop(20.0), []
+    wait = one.system.wait
+
+    def waited(seconds: float) -> int | None:
+        waits.append(seconds)
+        return wait(seconds)
+
+    monkeypatch.setattr(one.system, "wait", waited)
+    assert one.agent.main() == 0
+    assert waits.count(0.0) <= 1
