@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import io
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -151,5 +152,6 @@ def rows(tree: Path) -> Iterator[tuple[str, str]]:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # whoever reads may end before
     for name, number in rows(Path(sys.argv[1]).resolve() if sys.argv[1:] else ROOT):
-        print(f"{name:22} {number}", flush=True)
+        print(f"{name:22} {number}")

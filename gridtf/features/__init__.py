@@ -22,7 +22,7 @@ called while tasks run do not wait: a process of its own (Helper) does for a fea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from types import ModuleType
@@ -36,37 +36,9 @@ if TYPE_CHECKING:
     from gridtf.run.recordtypes import Kind
 
 
+LAUNCHER, AGENT = "launcher", "agent"
 # When they are imported: with the process; or, while hosts wait for each other, what does nothing before tasks run.
 START, TASKS = "start", "tasks"
-
-
-def of_agent(spec: JobSpec, when: str, hosts: int) -> list[ModuleType]:
-    """Import what a job wants in its agents, in the order in which hooks are called.
-
-    Args:
-        spec: The job.
-        when: START or TASKS.
-        hosts: How many hosts it has.
-    """
-    if when == START:
-        early = {"stage": spec.stage, "hostsetup": spec.host_setup, "hostcheck.agent": spec.check != "off"}
-        return _imported({**early, "fence": spec.fence != "off"})
-    wanted = {"membership": True, "stalls.agent": True, "ownfolders": _elsewhere(spec, hosts), "exec": True}
-    return _imported(wanted)
-
-
-def of_launcher(spec: JobSpec, when: str, hosts: int) -> list[ModuleType]:
-    """The same for its launcher."""
-    if when == START:
-        early = {"fence": spec.fence != "off", "hostcheck.launcher": spec.check != "off"}
-        return _imported({**early, "trackers": spec.on, "badhosts": True})
-    wanted = {
-        "stalls.launcher": True,
-        "straggler": spec.sample_interval and hosts > 2,
-        "membership": True,
-        "averaged": True,
-    }
-    return _imported({**wanted, "ownfolders": _elsewhere(spec, hosts), "exec": True})
 
 
 def _elsewhere(spec: JobSpec, hosts: int) -> bool:
@@ -74,13 +46,44 @@ def _elsewhere(spec: JobSpec, hosts: int) -> bool:
     return hosts > 1 or spec.continuations > 0
 
 
+# Name, which ends with a dot where each side has a module of its own; from when on it is in the launcher, and in
+# agents; and which jobs have it, by their specification and number of hosts. Hooks are called in this order.
+FEATURES: Sequence[tuple[str, str, str, Callable[[JobSpec, int], object]]] = (
+    ("stage", "", START, lambda spec, _: spec.stage),
+    ("hostsetup", "", START, lambda spec, _: spec.host_setup),
+    ("fence", START, START, lambda spec, _: spec.fence != "off"),
+    ("hostcheck.", START, START, lambda spec, _: spec.check != "off"),
+    ("badhosts", START, "", lambda *_: True),
+    ("trackers", START, "", lambda spec, _: spec.on),
+    ("stalls.", TASKS, TASKS, lambda *_: True),
+    ("straggler", TASKS, "", lambda spec, hosts: spec.sample_interval and hosts > 2),
+    ("membership", TASKS, TASKS, lambda *_: True),
+    ("averaged", TASKS, "", lambda *_: True),
+    ("ownfolders", TASKS, TASKS, _elsewhere),
+    ("exec", TASKS, TASKS, lambda *_: True),
+)
+
+
+def modules(side: str, when: str, spec: JobSpec, hosts: int) -> list[ModuleType]:
+    """Import what a job has of features.
+
+    Args:
+        side: LAUNCHER or AGENT.
+        when: START or TASKS.
+        spec: The job.
+        hosts: How many hosts it has.
+    """
+    names = [
+        f"{name}{side}" if name.endswith(".") else name
+        for name, launcher, agent, wants in FEATURES
+        if when == (launcher if side == LAUNCHER else agent) and wants(spec, hosts)
+    ]
+    return [import_module(f"gridtf.features.{name}") for name in names]
+
+
 def take_time(spec: JobSpec) -> bool:
     """Whether a host may be prepared for long before it reports its ports, and tells meanwhile what it waits for."""
     return bool(spec.stage or spec.host_setup)
-
-
-def _imported(wanted: Mapping[str, object]) -> list[ModuleType]:
-    return [import_module(f"gridtf.features.{name}") for name, wants in wanted.items() if wants]
 
 
 class Feature:

@@ -271,4 +271,5 @@ def wrappers_of(view: AgentView) -> list[Wrapper]:
 
 def features_of(view: AgentView, when: str) -> list[Feature]:
     """Its features of one moment, in their order: as in features."""
-    return [module.InAgent(view) for module in features.of_agent(view.plan.spec, when, view.plan.host_count)]
+    modules = features.modules(features.AGENT, when, view.plan.spec, view.plan.host_count)
+    return [module.InAgent(view) for module in modules]

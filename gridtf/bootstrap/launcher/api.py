@@ -204,5 +204,5 @@ def features_of(view: LauncherView, when: str, before: Iterable[Feature]) -> lis
         before: Those of the attempt before.
     """
     known = {type(one): one for one in before}
-    modules = features.of_launcher(view.job.spec, when, len(view.hosts.hosts))
+    modules = features.modules(features.LAUNCHER, when, view.job.spec, len(view.hosts.hosts))
     return [module.InLauncher(view, known.get(module.InLauncher)) for module in modules]
