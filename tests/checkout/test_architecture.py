@@ -86,8 +86,8 @@ features.exec: bootstrap.agent bootstrap.launcher bootstrap.system bootstrap.wir
     secrets states
 features.hostsetup: bootstrap.agent bootstrap.plan contract errors files host run schedulers
 features.stage: bootstrap.agent bootstrap.wire contract errors host jobspec run
-features.stalls: bootstrap.agent bootstrap.judge bootstrap.launcher bootstrap.plan bootstrap.system contract host run
-    states values
+features.stalls: bootstrap.agent bootstrap.judge bootstrap.launcher bootstrap.plan bootstrap.system bootstrap.wire
+    contract host run states values
 features.straggler: bootstrap.agent bootstrap.launcher run values
 features.trackers: bootstrap.agent bootstrap.judge bootstrap.launcher bootstrap.plan bootstrap.system bootstrap.wire
     contract errors files host jobspec run schedulers states

@@ -152,12 +152,15 @@ class Feature(features.Feature):
     def heard(self, host: str, content: Record) -> None:
         """Take a message of an agent."""
 
-    def refused(self, request: Record) -> bool:
-        """Whether a request is refused, and answered so; by another process than the launcher. May wait."""
-        return False
+    def admitted(self, request: Record) -> Record | None:
+        """What asked() takes of the request of a user; None: it is refused, and answered so.
+
+        Called by another process than the launcher's. May wait.
+        """
+        return request
 
     def asked(self, request: Record) -> None:
-        """Take the request of a user."""
+        """Take the request of a user, as admitted() has returned it."""
 
     def met(self) -> None:
         """All hosts have reported, and tasks are not started yet. May wait, by view.wait.

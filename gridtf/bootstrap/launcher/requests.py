@@ -69,5 +69,5 @@ class Requests:
         with contextlib.suppress(GridtfError, OSError):  # another user's, which is no reason to leave others waiting
             record = read_record(path, kind, nonce=self._nonce, listed=True, own=True)
             path.unlink()
-            if record is not None and not one.refused(record):
-                launcher.sendall(json.dumps([asks, record]).encode() + b"\n")
+            if record is not None and (admitted := one.admitted(record)) is not None:
+                launcher.sendall(json.dumps([asks, admitted]).encode() + b"\n")

@@ -37,22 +37,22 @@ class InLauncher(launcher_api.Feature):
         super().__init__(view, before)
         self._running: dict[str, tuple[Record, Record]] = {}  # id -> what its event has of a command, and the request
 
-    def refused(self, request: Record) -> bool:
-        """Whether the site forbids it; then it is answered."""
+    def admitted(self, request: Record) -> Record | None:
         from gridtf.jobspec.config import forbidden_by_site
+        from gridtf.secrets import Masker
 
         if why := forbidden_by_site("exec", self.view.job.system.environ):
             answer = {"nonce": self.view.reporter.nonce, "error": f"the site forbids it: {why}"}
             write_record(self.view.attempt.exec_files(request["id"])[1], answer, mode=0o600)
-        return bool(why)
+            return None
+        text = shlex.join(Masker().words(request["command"]))
+        return {"order": request, "text": text[:_LONGEST_COMMAND]}
 
     def asked(self, request: Record) -> None:
-        from gridtf.secrets import Masker  # few jobs need it
-
+        request, text = request["order"], request["text"]
         host = next((task.host for task in self.view.tasks if task.name == request["task"]), None)
         if host is not None:
-            text = shlex.join(Masker().words(request["command"]))
-            about = {"task": request["task"], "host": host, "user": request["user"], "text": text[:_LONGEST_COMMAND]}
+            about = {"task": request["task"], "host": host, "user": request["user"], "text": text}
             self._running[request["id"]] = about, request
             self.view.reporter.note("exec", **about)
             orders = {name: order for name, (where, order) in self._running.items() if where["host"] == host}

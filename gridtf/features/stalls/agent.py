@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import signal
+import socket
 from collections.abc import Mapping
 from typing import ClassVar
 
 from gridtf.bootstrap.agent import api
+from gridtf.bootstrap.wire.helper import Helper
 from gridtf.features.stalls import DUMP, STACKS
-from gridtf.host import procfs
+from gridtf.host import processes, procfs
 from gridtf.run import recordtypes
 from gridtf.run.recordtypes import Kind
 from gridtf.run.rundir import Record
@@ -36,13 +41,13 @@ class InAgent(api.Feature):
         self._seen: dict[str, tuple[int, object]] = {}
         self._since: dict[str, float] = {}
         self._hertz = os.sysconf("SC_CLK_TCK")
-        self._answered = ""  # the id of the last request for stacks
+        self._asked = ""  # the id of the last request for stacks
+        self._helper = view.processes.own(Helper(0.0, view.system))  # takes them
+        self._taken = b""
 
     def look(self) -> Mapping[str, Record]:
-        talk, now = self.view.conversation, self.view.system.monotonic()
-        if (asked := talk.latest.get(DUMP, {}).get("id", "")) != self._answered and not talk.stop:
-            self._answered = asked
-            self._send_stacks(asked)
+        self._look_for_request()
+        now = self.view.system.monotonic()
         if self._period is None or (self._last is not None and now - self._last < self._period):
             return {}
         elapsed, self._last = now - (self._last or now), now
@@ -65,14 +70,29 @@ class InAgent(api.Feature):
             found[task.name] = {"quiet": since if wall - since >= self._told else None}
         return found
 
-    def _send_stacks(self, asked: str) -> None:
-        """Tell the launcher where all processes of the tasks of this host are."""
-        from gridtf.features.stalls import processes
+    def _look_for_request(self) -> None:
+        """Have a process take the stacks for which the launcher asks, and tell it what that has said."""
+        talk, helper = self.view.conversation, self._helper
+        while heard := helper.hear():
+            self._taken += heard
+        if helper.pid is None and self._taken:
+            with contextlib.suppress(ValueError):  # it was killed
+                talk.send(STACKS, {"id": self._asked, "tasks": json.loads(self._taken)})
+            self._taken = b""
+        asked = talk.latest.get(DUMP, {}).get("id", "")
+        if helper.pid is None and asked != self._asked and not talk.stop:
+            self._asked = asked
+            helper.start(self._take)
 
-        view = self.view
-        tasks = {task.name: task.pid for task in view.state.supervisor.running() if task.pid}
-        taken = processes.take(tasks, view.state.local_dir, view.system)
-        view.conversation.send(STACKS, {"id": asked, "tasks": taken})
+    def _take(self, agent: socket.socket) -> None:
+        """In the process: take the stacks of all processes of the tasks of this host."""
+        from gridtf.features.stalls import stacks
+
+        processes.die_with_parent(self.view.system.pid, signal.SIGKILL)
+        processes.keep_only([agent.fileno()])
+        state = self.view.state
+        tasks = {task.name: task.pid for task in state.supervisor.running() if task.pid}
+        agent.sendall(json.dumps(stacks.take(tasks, state.local_dir, self.view.system)).encode())
 
 
 def _of_family(root: int, ticks: Mapping[int, tuple[int, int]]) -> int:

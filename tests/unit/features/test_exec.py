@@ -46,6 +46,11 @@ class Half:
         self.listener.say(host, EXEC, content)
         self.hosts.read()
 
+    def ask(self, request: Record) -> None:
+        admitted = self.feature.admitted(request)
+        assert admitted is not None
+        self.feature.asked(admitted)
+
     @property
     def events(self) -> Sequence[Record]:
         self.reporter.journal.end()
@@ -68,11 +73,11 @@ class Half:
 
 def test_order_goes_to_the_host_of_the_task_with_all_that_run_there_and_its_end_is_noted_once(tmp_path: Path) -> None:
     half = Half(tmp_path)
-    half.feature.asked(ORDER)
-    half.feature.asked({**ORDER, "id": OTHER, "task": "worker:2"})
-    half.feature.asked({**ORDER, "id": OTHER[::-1], "task": "worker:9"})  # there is none
+    half.ask(ORDER)
+    half.ask({**ORDER, "id": OTHER, "task": "worker:2"})
+    half.ask({**ORDER, "id": OTHER[::-1], "task": "worker:9"})  # there is none
     also = {**ORDER, "id": OTHER[:8] * 2}
-    half.feature.asked(also)
+    half.ask(also)
     assert half.listener.sent == [
         ("h1", EXEC, {ID: ORDER}),
         ("h2", EXEC, {OTHER: {**ORDER, "id": OTHER, "task": "worker:2"}}),
@@ -103,7 +108,7 @@ def test_requests_go_to_who_takes_them(tmp_path: Path) -> None:
     write_record(attempt.stacks_request, {**nonce, "id": OTHER}, mode=0o600)
     write_record(attempt.exec_files(OTHER)[0], {**nonce, "id": OTHER}, mode=0o600)  # none
     assert half.requested() == [
-        ("exec-", {**nonce, **ORDER}),
+        ("exec-", {"order": {**nonce, **ORDER}, "text": "ls 'a b'"}),
         (STACKS, {**nonce, "id": OTHER}),
     ]
     assert half.requested() == []

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gridtf.bootstrap.plan.placement import PlacedTask
+from gridtf.features import stalls
+from gridtf.features.stalls import agent
 from gridtf.features.stalls.launcher import between, quiet_since
 from gridtf.run import stacks
 from gridtf.run.rundir import Record
+from tests.support.features import agent_view
+from tests.support.plans import hosts, task_plan
+from tests.support.streams import FakeLink
+from tests.support.system import FakeSystem
 
 WAITING = """\
 Thread 0x00007f01 (most recent call first):
@@ -154,3 +161,54 @@ def test_servers_that_wait_for_clients_are_not_stalled() -> None:
 
 def test_second_dump_comes_a_minute_after_the_first_or_sooner_where_little_time_is_given() -> None:
     assert (between(600.0), between(8.0)) == (60.0, 2.0)
+
+
+# --- how an agent takes them
+
+
+def test_process_takes_the_stacks_and_what_it_has_said_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Helper:
+        """A process that says what the test wants."""
+
+        def __init__(self, *_: object) -> None:
+            self.pid: int | None = None
+            self.said = [b""]
+
+        def start(self, work: object) -> bool:
+            self.pid = 100
+            started.append(self)
+            return True
+
+        def hear(self) -> bytes:
+            return self.said.pop(0) if self.said else b""
+
+    started: list[Helper] = []
+    monkeypatch.setattr(agent, "Helper", Helper)
+    view = agent_view(task_plan(tmp_path / "run", hosts(0, slots=1), tasks={"worker": {"count": 1}}), FakeSystem())
+    link = view.conversation.link
+    assert isinstance(link, FakeLink)
+    feature = agent.InAgent(view)
+    view.conversation.expect(feature.hears)
+
+    def look(asked: str, *said: bytes, ended: bool) -> list[Any]:
+        link.say(stalls.DUMP, {"id": asked})
+        view.conversation.hear()
+        for helper in started[-1:]:
+            helper.said, helper.pid = [*said], None if ended else 100
+        feature.look()
+        return link.sent
+
+    first, second, third = ("0123456789abcde" + last for last in "123")
+    assert look(first, ended=False) == []
+    assert look(first, b'{"worker:0": {"proc', ended=False) == []
+    assert look(second, b'esses": []}}', ended=True) == [
+        (stalls.STACKS, {"id": first, "tasks": {"worker:0": {"processes": []}}})
+    ]
+    assert len(started) == 2
+    assert len(look(second, b'{"worker:0": {"proc', ended=True)) == 1  # it was killed
+    assert len(look(second, ended=True)) == 1
+    look(third, ended=True)
+    assert len(look(third, b"{}", ended=True)) == 2
+    assert len(started) == 3
