@@ -93,15 +93,16 @@ class InAgent(agent_api.Feature):
     def __init__(self, view: agent_api.AgentView) -> None:
         super().__init__(view)
         self._known: set[str] = set()  # tasks whose folder was told
-        self._begin = view.system.monotonic()
+        self._begin = 0.0  # when it first looked
         # the local scheduler starts a job again on the same host
         here = view.plan.host_count == 1 and view.plan.request.scheduler == "local"
-        self._next = float("inf") if here else self._begin + _SHORTEST
+        self._next = float("inf") if here else 0.0
 
     def look(self) -> Mapping[str, Record]:
         now = self.view.system.monotonic()
         if now < self._next:
             return {}
+        self._begin = self._begin or now
         self._next = now + min(max(_SHORTEST, (now - self._begin) / 10), _LONGEST)
         running = [task for task in self.view.state.supervisor.running() if task.name not in self._known]
         found = {task.name: {"own_folder": folder} for task in running if (folder := next(self._found(task), ""))}
