@@ -61,6 +61,13 @@ def test_folder_that_gridtf_training_has_noted_is_found(tmp_path: Path) -> None:
     assert host.look() == str(host.own / "a")
 
 
+def test_host_that_has_waited_long_for_others_looks_as_often(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    assert host.look(600) == ""
+    write_record(host.notes / checkpoints_name("worker", 0), {"folder": str(host.own)}, indent=None)
+    assert host.look(1.0) == str(host.own)
+
+
 def test_nobody_is_told_where_no_other_host_and_no_further_start_wants_them(tmp_path: Path) -> None:
     host = Host(tmp_path, gpus=[0], tasks={"worker": {"count": 1}})
     write_record(host.notes / checkpoints_name("worker", 0), {"folder": str(host.own)}, indent=None)
