@@ -135,12 +135,12 @@ def training(
 
     Args:
         device: Seconds of a step without work for a CPU.
-        more: The host whose task has three times as much to compute as each other one; empty: none.
+        more: The host whose task has four times as much to compute as each other one; empty: none.
     """
     shutil.copy(CHECKOUT / "tests/support/lockstep.py", bed.home() / "lockstep.py")
     words = ("--nodes", str(hosts)) if bed.kind == "slurm" else ("--env", "PATH", "--pe", "rr", "--workers", str(hosts))
     options = (*bed.options, *words, "--time", str(minutes), "--sample-interval", str(interval))
-    times = f"$([ $(uname -n) = '{more}' ] && echo 6 || echo 2)"
+    times = f"$([ $(uname -n) = '{more}' ] && echo 8 || echo 2)"
     command = ("bash", "-c", f"exec python lockstep.py data-$(uname -n) 256 {device} {times}")
     job = ClusterJob(bed, *options, "--env", "TF_CPP_MIN_LOG_LEVEL=2", "--", *command, cwd=bed.seen(bed.home()))
     job.running(hosts)
