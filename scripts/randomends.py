@@ -99,7 +99,7 @@ class End:
         attempt, seconds, more = self.attempt, self.random.choice([3, 4, 5, 5, 5.2, 5.5, 6, 7]), dict[str, Any]()
         if self.maybe(0.4):
             more["tensorflow"] = self.random.choice(["loaded", "joined", "alone", "elsewhere"])
-        if self.maybe(0.15):
+        if self.maybe(0.15) and len(attempt.states) > 1:  # with one host nobody looks for that
             more["own_folder"] = "/local/logs"
         if self.mpi and self.maybe(0.4):
             more["abandoned"] = True
