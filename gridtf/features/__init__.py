@@ -161,7 +161,8 @@ class Features(Generic[_F]):
 
     def failures(self) -> str:
         """That features were switched off, in a clause; empty: none was."""
-        return f"gridtf's {', '.join(self.off)} failed, and was switched off" if self.off else ""
+        were = "were" if len(self.off) > 1 else "was"
+        return f"gridtf's {', '.join(self.off)} failed, and {were} switched off" if self.off else ""
 
     def _failed(self, one: _F, error: Exception) -> None:
         passes = isinstance(error, self._passes) or (one.vital and isinstance(error, OSError))  # such as a full disk

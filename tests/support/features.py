@@ -35,3 +35,33 @@ def launcher_view(plan: AttemptPlan, system: FakeSystem) -> LauncherView:
     hosts = HostMonitor(plan.attempt, listener, 30.0, system.sleep, system, [*plan.hosts])
     reporter = Reporter(job, plan.attempt, plan.nonce, InlineRecorder(system), hosts, "")
     return LauncherView(job, plan.attempt, hosts, reporter, plan, Outcome(False))
+
+
+class FakeHelper:
+    """A process of a feature's, which says what the test wants.
+
+    Args:
+        started: Gets those that were started.
+
+    Attributes:
+        said: What it says at each look, from now on.
+    """
+
+    def __init__(self, started: list[FakeHelper], *_: object) -> None:
+        self._started = started
+        self.pid: int | None = None
+        self.said: list[bytes] = []
+
+    def start(self, work: object) -> bool:
+        """In the place of Helper.start."""
+        self.pid = 100 + len(self._started)
+        self._started.append(self)
+        return True
+
+    def hear(self) -> bytes:
+        """In the place of Helper.hear."""
+        return self.said.pop(0) if self.said else b""
+
+    def forget(self) -> None:
+        """In the place of Helper.forget."""
+        self.pid = None

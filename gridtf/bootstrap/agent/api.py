@@ -104,11 +104,9 @@ class Starter:
     """Fork: tasks are children of the agent. Every method returns at once but form.
 
     Attributes:
-        is_world: Whether the tasks are ranks of one world: none of them goes on without all others.
         hears: Kind of a message that the launcher has for it -> the form of its content, as in recordtypes.
     """
 
-    is_world: ClassVar[bool] = False
     hears: ClassVar[Mapping[str, Kind]] = {}
 
     def __init__(self, view: AgentView) -> None:

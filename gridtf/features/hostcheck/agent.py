@@ -89,11 +89,10 @@ class InAgent(api.Feature):
 
     def _end(self) -> None:
         """End the process, with all that it has started; the GPUs are free then."""
-        if self._pid:
-            self._system.signal([*self._system.descendants(self._pid), self._pid], signal.SIGKILL)
-            self._line.close()
-        deadline, pid = self._system.monotonic() + _END_LIMIT, self._pid
-        self._pid = 0
+        pid, self._pid = self._pid, 0
+        self._system.signal([*self._system.descendants(pid), pid], signal.SIGKILL)
+        self._line.close()
+        deadline = self._system.monotonic() + _END_LIMIT
         while pid in self._system.children() and self._system.monotonic() < deadline:
             self.view.state.supervisor.collect()
             self._system.sleep(0.01)

@@ -88,7 +88,6 @@ class World(api.Starter, ABC):
         on_each_host: Whether what starts the ranks runs on each host, and not on that of rank 0 alone.
     """
 
-    is_world = True
     hears: ClassVar[Mapping[str, Kind]] = {WORLD: HOSTS}
     prints: ClassVar[bool] = True
     on_each_host: ClassVar[bool] = False

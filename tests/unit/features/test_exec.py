@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from gridtf.features import exec as feature_exec
 from gridtf.features.exec import EXEC, InAgent, InLauncher
 from gridtf.features.stalls import STACKS, launcher
 from gridtf.run.rundir import Record, write_record
-from tests.support.features import agent_view, launcher_view
+from tests.support.features import FakeHelper, agent_view, launcher_view
 from tests.support.plans import hosts, task_plan
 from tests.support.streams import FakeLink, FakeListener
 from tests.support.system import FakeSystem
@@ -131,26 +132,8 @@ def test_site_that_forbids_commands_is_named_in_the_answer(tmp_path: Path) -> No
 def test_agent_starts_a_process_for_each_order_once_and_tells_all_ends_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Helper:
-        """A process that says what the test wants."""
-
-        def __init__(self, *_: object) -> None:
-            self.pid: int | None = None
-            self.said = b""
-
-        def start(self, work: object) -> bool:
-            self.pid = 100 + len(started)
-            started.append(self)
-            return True
-
-        def hear(self) -> bytes:
-            return self.said
-
-        def forget(self) -> None:
-            self.pid = None
-
-    started: list[Helper] = []
-    monkeypatch.setattr(feature_exec, "Helper", Helper)
+    started: list[FakeHelper] = []
+    monkeypatch.setattr(feature_exec, "Helper", partial(FakeHelper, started))
     plan = task_plan(tmp_path / "run", hosts(0, 0, slots=1), tasks={"worker": {"count": 2}})
     view = agent_view(plan, FakeSystem(), "h1")
     talk = view.conversation
@@ -168,7 +151,7 @@ def test_agent_starts_a_process_for_each_order_once_and_tells_all_ends_again(
     look({ID: ORDER})
     look(both)
     assert (len(started), sorted(view.processes.pids(outlive=False)), link.sent) == (2, [100, 101], [])
-    started[0].said = b"3"
+    started[0].said = [b"3"]
     look(both)
     assert view.processes.pids(outlive=False) == {101}
     started[1].pid = None  # without a word

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from gridtf.features.stalls import agent
 from gridtf.features.stalls.launcher import between, quiet_since
 from gridtf.run import stacks
 from gridtf.run.rundir import Record
-from tests.support.features import agent_view
+from tests.support.features import FakeHelper, agent_view
 from tests.support.plans import hosts, task_plan
 from tests.support.streams import FakeLink
 from tests.support.system import FakeSystem
@@ -169,23 +170,8 @@ def test_second_dump_comes_a_minute_after_the_first_or_sooner_where_little_time_
 def test_process_takes_the_stacks_and_what_it_has_said_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Helper:
-        """A process that says what the test wants."""
-
-        def __init__(self, *_: object) -> None:
-            self.pid: int | None = None
-            self.said = [b""]
-
-        def start(self, work: object) -> bool:
-            self.pid = 100
-            started.append(self)
-            return True
-
-        def hear(self) -> bytes:
-            return self.said.pop(0) if self.said else b""
-
-    started: list[Helper] = []
-    monkeypatch.setattr(agent, "Helper", Helper)
+    started: list[FakeHelper] = []
+    monkeypatch.setattr(agent, "Helper", partial(FakeHelper, started))
     view = agent_view(task_plan(tmp_path / "run", hosts(0, slots=1), tasks={"worker": {"count": 1}}), FakeSystem())
     link = view.conversation.link
     assert isinstance(link, FakeLink)
